@@ -1,0 +1,66 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures and set-up that every test shares."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+# Before anything imports a Hub client: no test may depend on a network.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Two threads at most: the tensors are tiny, and CI runs next to other work.
+    torch.set_num_threads(min(2, os.cpu_count() or 1))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    skip = pytest.mark.skip(reason="needs a CUDA GPU")
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def _seeds() -> None:
+    """Start every test from the same random state, whatever ran before it."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a tiny random-weight Qwen3-VL. Read-only: copy it before changing anything."""
+    from make_tiny_checkpoint import make_tiny_checkpoint
+
+    return make_tiny_checkpoint(tmp_path_factory.mktemp("checkpoint") / "tiny_qwen3_vl")
+
+
+@pytest.fixture(scope="session")
+def photo() -> Image.Image:
+    """A real photograph, RGB, 640 x 427 pixels (a temple roof)."""
+    return _sample_photo("china.jpg")
+
+
+@pytest.fixture(scope="session")
+def photo2() -> Image.Image:
+    """Another real photograph of the same size (a flower)."""
+    return _sample_photo("flower.jpg")
+
+
+def _sample_photo(name: str) -> Image.Image:
+    from sklearn.datasets import load_sample_image
+
+    return Image.fromarray(load_sample_image(name))
