@@ -1,0 +1,312 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a graph needs to know about an encoder's inputs and outputs.
+
+``EncoderGraphIOAdapter`` says which shapes exist, their buffers, what fits, how to pad, fill and
+read back. ``PackedEncoderGraphIOAdapter`` is the default: one token axis, segments end to end. An
+encoder with other axes (audio: chunks in, fewer rows out, a mask) brings an adapter of its own;
+the runner knows nothing of it.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+import numpy as np
+import torch
+
+from .buckets import Bucket, ladder
+from .cache import BoundedLRU
+from .layout import EncoderItem, SegmentRun
+
+M = TypeVar("M")
+Tensors = dict[str, torch.Tensor]
+
+_LAYOUT_CACHE_BYTES = 64 << 20
+_MIN_SLACK_SEGMENT = 64
+_SLACK_SEGMENTS = 8
+
+
+class EncoderGraphTensorSpec(NamedTuple):
+    """Shape of one static tensor.
+
+    Attributes:
+        shape: The axes after the first.
+        dtype: Element type.
+        tokens_per_row: Tokens for each row of the first axis (1 for per-token inputs, the merge
+            unit for merged outputs).
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    tokens_per_row: int = 1
+
+    def rows(self, num_tokens: int) -> int:
+        """Rows of the first axis for a number of tokens."""
+        return num_tokens // self.tokens_per_row
+
+    def allocate(self, num_tokens: int, device: torch.device) -> torch.Tensor:
+        """Makes a zeroed buffer.
+
+        Args:
+            num_tokens: Tokens it has to hold.
+            device: Where it lives.
+
+        Returns:
+            Tensor [num_tokens / tokens_per_row, *shape] of ``dtype``, zeros: rows that no request
+            ever wrote have to be finite.
+        """
+        return torch.zeros(self.rows(num_tokens), *self.shape, dtype=self.dtype, device=device)
+
+
+class EncoderMetadataProvider(Protocol[M]):
+    """Builds the attention metadata of a bucket once, and refreshes it in place.
+
+    Attributes:
+        graph_critical_attrs: Names of the metadata's tensors that captured kernels read. Their
+            addresses are checked after every refresh.
+    """
+
+    graph_critical_attrs: Sequence[str]
+
+    def build(self, bucket: Bucket, num_segments: int) -> M:
+        """Metadata sized from the bucket and its segment slots (slack segments included)."""
+        ...
+
+    def refresh_in_place(self, metadata: M, segment_lengths: Sequence[int]) -> None:
+        """Writes a new layout into the existing tensors; unused slots become empty segments."""
+        ...
+
+
+class EncoderGraphIOAdapter(abc.ABC):
+    """Shapes, buffers, padding and copying of one encoder."""
+
+    input_specs: Mapping[str, EncoderGraphTensorSpec]
+    output_specs: Mapping[str, EncoderGraphTensorSpec]
+
+    @abc.abstractmethod
+    def buckets(
+        self,
+        *,
+        explicit: Sequence[tuple[int, int]] | None,
+        max_segments: int | None,
+        token_budget: int,
+        enable_padding: bool,
+    ) -> tuple[Bucket, ...]:
+        """The shapes to capture for a configuration; raises ValueError for one that cannot work."""
+
+    @abc.abstractmethod
+    def num_segment_slots(self, bucket: Bucket) -> int:
+        """Segments the bucket's metadata has room for, slack segments included."""
+
+    @abc.abstractmethod
+    def pad(self, bucket: Bucket, segment_lengths: Sequence[int]) -> tuple[int, ...]:
+        """Segment lengths that fill the bucket: the real ones, then the slack in pieces."""
+
+    @abc.abstractmethod
+    def allocate_inputs(self, num_tokens: int, device: torch.device) -> Tensors:
+        """Static inputs that hold ``num_tokens`` tokens."""
+
+    @abc.abstractmethod
+    def view_inputs(self, arena: Tensors, bucket: Bucket) -> Tensors:
+        """The part of the arena that a bucket uses (same addresses, fewer rows)."""
+
+    @abc.abstractmethod
+    def fill(
+        self, inputs: Tensors, items: Sequence[EncoderItem], runs: Sequence[SegmentRun]
+    ) -> None:
+        """Copies the runs into the inputs from row 0 on and clears the rows after them."""
+
+    def allocate_outputs(self, num_tokens: int, device: torch.device) -> Tensors:
+        """Zeroed tensor [num_tokens / tokens_per_row, *shape] for each output."""
+        return {name: s.allocate(num_tokens, device) for name, s in self.output_specs.items()}
+
+    def view_outputs(self, arena: Tensors, num_tokens: int) -> Tensors:
+        """The first rows of each output, for a number of tokens."""
+        return {name: arena[name][: s.rows(num_tokens)] for name, s in self.output_specs.items()}
+
+    def read(self, outputs: Tensors, runs: Sequence[SegmentRun], sinks: Tensors) -> None:
+        """Copies the rows of each run to their place in the caller's tensors.
+
+        Args:
+            outputs: Results of a step, by name: [tokens / tokens_per_row, *shape], ``dtype`` of the
+                output's spec.
+            runs: The runs of the step, in its order.
+            sinks: Tensors of the whole batch by name, items end to end, same axes and dtype.
+        """
+        for source, target, num_tokens in _joined(runs):
+            for name, spec in self.output_specs.items():
+                rows, at, to = (spec.rows(n) for n in (num_tokens, source, target))
+                sinks[name][to : to + rows].copy_(outputs[name][at : at + rows])
+
+
+def _joined(runs: Sequence[SegmentRun]) -> list[tuple[int, int, int]]:
+    """(first token in the step, first token in the batch, tokens), neighbours joined."""
+    joined: list[tuple[int, int, int]] = []
+    source = 0
+    for run in runs:
+        if joined and sum(joined[-1][1:]) == run.batch_token:
+            at, to, num_tokens = joined[-1]
+            joined[-1] = (at, to, num_tokens + run.num_tokens)
+        else:
+            joined.append((source, run.batch_token, run.num_tokens))
+        source += run.num_tokens
+    return joined
+
+
+class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
+    """Inputs with one token axis.
+
+    Two kinds of inputs: rows that come with the items (pixels), and the *layout*: per-token
+    integers and floats that depend on the item's geometry alone (positions, interpolation taps).
+    The layout is built on the host with numpy, kept on the device per geometry, and lives in one
+    int32 arena (floats as their bits), so that a step needs one copy of it.
+    """
+
+    def __init__(
+        self,
+        *,
+        row_specs: Mapping[str, EncoderGraphTensorSpec],
+        layout_specs: Mapping[str, EncoderGraphTensorSpec],
+        output_specs: Mapping[str, EncoderGraphTensorSpec],
+        build_layout: Callable[[Hashable, int, int], Mapping[str, np.ndarray]],
+        unit: int = 1,
+        bakes_max_segment_len: bool = False,
+    ) -> None:
+        """Describes the encoder.
+
+        Args:
+            row_specs: Inputs taken from ``EncoderItem.rows``.
+            layout_specs: Host-built inputs, each one axis of 4-byte elements, one row a token.
+            output_specs: Outputs.
+            build_layout: (item layout, first segment, number of segments) -> array
+                [tokens, *shape] for each layout input.
+            unit: Tokens a merger joins; every segment is a multiple of it.
+            bakes_max_segment_len: The attention backend bakes the longest segment into a capture.
+
+        Raises:
+            ValueError: A layout input is not one axis of 4-byte elements.
+        """
+        for name, spec in layout_specs.items():
+            if len(spec.shape) != 1 or spec.dtype.itemsize != 4 or spec.tokens_per_row != 1:
+                raise ValueError(
+                    f"layout input {name!r} is {spec}: it needs shape (n,), a 4-byte dtype and one "
+                    "row per token"
+                )
+        self.row_specs = row_specs
+        self.layout_specs = layout_specs
+        self.input_specs = {**row_specs, **layout_specs}
+        self.output_specs = output_specs
+        self.unit = unit
+        self._build_layout = build_layout
+        self._bakes_max_segment_len = bakes_max_segment_len
+        self._layout_width = sum(spec.shape[0] for spec in layout_specs.values())
+        self._layouts: BoundedLRU[torch.Tensor] = BoundedLRU(
+            _LAYOUT_CACHE_BYTES, lambda t: t.numel() * t.element_size()
+        )
+
+    def buckets(
+        self,
+        *,
+        explicit: Sequence[tuple[int, int]] | None,
+        max_segments: int | None,
+        token_budget: int,
+        enable_padding: bool,
+    ) -> tuple[Bucket, ...]:
+        """See the base class. A ragged explicit token count is rounded up to whole merge units."""
+        if explicit is None:
+            if max_segments is None:
+                raise ValueError("either explicit buckets or max_segments is needed")
+            chosen = ladder(token_budget, max_segments, unit=self.unit)
+        else:
+            chosen = ()
+            for num_tokens, contexts in explicit:
+                ragged = -num_tokens % self.unit
+                if ragged and not enable_padding:
+                    raise ValueError(
+                        f"bucket ({num_tokens}, {contexts}) can never be replayed: this encoder's "
+                        f"token counts are multiples of {self.unit} and enable_padding is false. "
+                        f"Use {num_tokens + ragged} tokens, or set enable_padding: true."
+                    )
+                chosen += (Bucket(num_tokens + ragged, contexts),)
+        if self._bakes_max_segment_len:
+            chosen = tuple(b._replace(max_segment_len=b.num_tokens) for b in chosen)
+        return tuple(sorted(set(chosen)))
+
+    def _slack_segment(self, bucket: Bucket) -> int:
+        """Tokens of a slack piece: short, because attention in it is wasted work."""
+        piece = max(_MIN_SLACK_SEGMENT, -(-bucket.num_tokens // _SLACK_SEGMENTS))
+        return piece if bucket.max_segment_len is None else min(piece, bucket.max_segment_len)
+
+    def num_segment_slots(self, bucket: Bucket) -> int:
+        """Real segments, and the slack pieces of a bucket with next to nothing in it."""
+        return bucket.max_segments + -(-bucket.num_tokens // self._slack_segment(bucket))
+
+    def pad(self, bucket: Bucket, segment_lengths: Sequence[int]) -> tuple[int, ...]:
+        """See the base class."""
+        slack = bucket.num_tokens - sum(segment_lengths)
+        whole, rest = divmod(slack, self._slack_segment(bucket))
+        return (*segment_lengths, *[self._slack_segment(bucket)] * whole, *[rest] * (rest > 0))
+
+    def allocate_inputs(self, num_tokens: int, device: torch.device) -> Tensors:
+        """Row inputs, and views of one int32 layout arena for the layout inputs."""
+        inputs = {name: spec.allocate(num_tokens, device) for name, spec in self.row_specs.items()}
+        inputs["layout"] = torch.zeros(
+            num_tokens, self._layout_width, dtype=torch.int32, device=device
+        )
+        return self._with_layout_views(inputs)
+
+    def view_inputs(self, arena: Tensors, bucket: Bucket) -> Tensors:
+        """See the base class."""
+        inputs = {n: arena[n][: s.rows(bucket.num_tokens)] for n, s in self.row_specs.items()}
+        inputs["layout"] = arena["layout"][: bucket.num_tokens]
+        return self._with_layout_views(inputs)
+
+    def _with_layout_views(self, inputs: Tensors) -> Tensors:
+        start = 0
+        for name, spec in self.layout_specs.items():
+            columns = inputs["layout"][:, start : start + spec.shape[0]]
+            inputs[name] = columns.view(spec.dtype)
+            start += spec.shape[0]
+        return inputs
+
+    def fill(
+        self, inputs: Tensors, items: Sequence[EncoderItem], runs: Sequence[SegmentRun]
+    ) -> None:
+        """See the base class."""
+        num_tokens = sum(run.num_tokens for run in runs)
+        for name, spec in self.row_specs.items():
+            start = 0
+            for run in runs:
+                at, rows = spec.rows(run.item_token), spec.rows(run.num_tokens)
+                source = items[run.item].rows[name][at : at + rows]
+                inputs[name][start : start + rows].copy_(source, non_blocking=True)
+                start += rows
+            # Slack has to be finite: a masked 0 * NaN is NaN.
+            inputs[name][start:].zero_()
+        layout = self._layout(items, runs, inputs["layout"].device)
+        inputs["layout"][:num_tokens].copy_(layout)
+        inputs["layout"][num_tokens:].zero_()
+
+    def _layout(
+        self, items: Sequence[EncoderItem], runs: Sequence[SegmentRun], device: torch.device
+    ) -> torch.Tensor:
+        key = tuple((items[r.item].layout, r.first_segment, r.num_segments) for r in runs)
+
+        def build() -> torch.Tensor:
+            packed = np.concatenate([self._packed_layout(*part) for part in key])
+            tensor = torch.from_numpy(packed)
+            if device.type != "cuda":
+                return tensor
+            # Pinned, so that the copy neither blocks nor counts as a synchronisation.
+            return tensor.pin_memory().to(device, non_blocking=True)
+
+        return self._layouts.get((device, key), build)
+
+    def _packed_layout(self, layout: Hashable, first_segment: int, num_segments: int) -> np.ndarray:
+        built = self._build_layout(layout, first_segment, num_segments)
+        return np.concatenate(
+            [np.ascontiguousarray(built[name]).view(np.int32) for name in self.layout_specs], axis=1
+        )

@@ -1,0 +1,178 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""Graph backends: who records a function and replays it.
+
+The protocol is small, so that another device's graphs (``torch.accelerator.Graph``) can become one
+without a change to the runner. One backend instance is one pool, one lock and one order of replays;
+towers that share it share their memory and never replay at the same time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import torch
+
+
+class CapturedGraph(Protocol):
+    """A recorded function."""
+
+    def replay(self) -> None:
+        """Runs it again, on the very same buffers."""
+        ...
+
+    def reset(self) -> None:
+        """Gives its memory back; it cannot be replayed after that."""
+        ...
+
+
+class GraphBackend(Protocol):
+    """Records functions of one device.
+
+    Attributes:
+        name: Shown in reports.
+        accelerated: A replay is meant to be faster than the eager call; where it is not, its
+            timings decide nothing.
+    """
+
+    name: str
+    accelerated: bool
+
+    def session(self) -> contextlib.AbstractContextManager[None]:
+        """Exclusive use of the pool, ordered after whoever used it before. Re-entrant."""
+        ...
+
+    def capture(self, body: Callable[[], None], *, warmup_steps: int) -> CapturedGraph:
+        """Runs the body ``warmup_steps`` times, then records it once."""
+        ...
+
+    def time_ms(self, body: Callable[[], None], *, repeats: int) -> float:
+        """Median milliseconds of one call."""
+        ...
+
+    def memory_in_use(self) -> int:
+        """Bytes taken on the device by everybody, as its driver counts them (0: unknown)."""
+        ...
+
+
+class CudaGraphBackend:
+    """CUDA graphs in one private pool."""
+
+    name = "cuda_graph"
+    accelerated = True
+
+    def __init__(self, device: torch.device) -> None:
+        """Opens a pool on a CUDA device."""
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+        # Explicit, because a failed capture without one cannot name its pool.
+        self._pool = torch.cuda.graph_pool_handle()
+        self._lock = threading.RLock()
+        self._last_stream: torch.cuda.Stream | None = None
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[None]:
+        """See the protocol. Two replays from one pool at once corrupt each other."""
+        with self._lock, torch.cuda.device(self._device):
+            current = torch.cuda.current_stream(self._device)
+            if self._last_stream is not None and self._last_stream != current:
+                current.wait_stream(self._last_stream)
+            self._last_stream = current
+            yield
+
+    def capture(self, body: Callable[[], None], *, warmup_steps: int) -> CapturedGraph:
+        """See the protocol. Host reads in the body are errors in the warm-up already."""
+        graph = torch.cuda.CUDAGraph()
+        current = torch.cuda.current_stream(self._device)
+        with self.session(), _quiet_gc(), torch.cuda.stream(current):
+            self._stream.wait_stream(current)
+            with torch.cuda.stream(self._stream):
+                for _ in range(warmup_steps):
+                    with _host_reads_are_errors():
+                        body()
+            torch.cuda.synchronize(self._device)
+            with (
+                torch.cuda.graph(
+                    graph,
+                    pool=self._pool,
+                    stream=self._stream,
+                    capture_error_mode="thread_local",
+                ),
+                _host_reads_are_errors(),
+            ):
+                body()
+            current.wait_stream(self._stream)
+        return graph
+
+    def time_ms(self, body: Callable[[], None], *, repeats: int) -> float:
+        """See the protocol. Host time is part of it: events before and after, device idle first."""
+        times = []
+        with self.session():
+            body()
+            for _ in range(repeats):
+                torch.cuda.synchronize(self._device)
+                start = time.perf_counter()
+                body()
+                torch.cuda.synchronize(self._device)
+                times.append((time.perf_counter() - start) * 1e3)
+        return statistics.median(times)
+
+    def memory_in_use(self) -> int:
+        """See the protocol."""
+        torch.cuda.synchronize(self._device)
+        torch.cuda.empty_cache()
+        free, total = torch.cuda.mem_get_info(self._device)
+        return total - free
+
+
+@contextlib.contextmanager
+def _host_reads_are_errors() -> Iterator[None]:
+    """Turns a hidden device read into a Python error with its own traceback."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch._C._cuda_set_sync_debug_mode(2)  # the public setter warns that it is a prototype
+    try:
+        yield
+    finally:
+        torch._C._cuda_set_sync_debug_mode(before)
+
+
+@contextlib.contextmanager
+def _quiet_gc() -> Iterator[None]:
+    """No garbage collection: a finaliser that frees device memory would end the capture."""
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def graph_backend_for(device: torch.device) -> GraphBackend | None:
+    """A new backend for a device, or None where there is none.
+
+    Args:
+        device: The device the encoder runs on.
+
+    Returns:
+        CUDA graphs on CUDA, the static-buffer backend on CPU, None elsewhere.
+    """
+    from .static_backend import StaticGraphBackend
+
+    if device.type == "cuda":
+        return CudaGraphBackend(device)
+    if device.type == "cpu":
+        return StaticGraphBackend()
+    return None
+
+
+def can_capture(device: torch.device) -> bool:
+    """Whether there is a graph backend for a device."""
+    return device.type in ("cuda", "cpu")

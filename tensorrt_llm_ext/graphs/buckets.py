@@ -1,0 +1,115 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""Buckets: the fixed shapes an encoder is captured at, and the one place that says what fits."""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+_FINE_STEP = 64  # tokens between buckets up to _FINE_LIMIT
+_FINE_LIMIT = 512
+_STEPS_PER_OCTAVE = 8  # above it; bounds the padding at 1/8 of the real tokens
+
+
+class EagerReason(str, enum.Enum):
+    """Why segments ran eagerly instead of in a captured graph (values are metric labels)."""
+
+    OFF = "graphs_off"
+    REQUESTED = "requested"
+    CAPTURE_FAILED = "capture_failed"
+    RELEASED = "released"
+    TOO_MANY_TOKENS = "too_many_tokens"
+    TOO_MANY_SEGMENTS = "too_many_segments"
+    SEGMENT_TOO_LONG = "segment_too_long"
+    NO_EXACT_BUCKET = "no_exact_bucket"
+
+
+class Load(NamedTuple):
+    """What a group of segments asks of a bucket.
+
+    Attributes:
+        num_tokens: Encoder rows before any merger, all segments together.
+        num_segments: Number of segments.
+        longest_segment: Rows of the longest one.
+    """
+
+    num_tokens: int
+    num_segments: int
+    longest_segment: int
+
+
+class Bucket(NamedTuple):
+    """A captured shape.
+
+    Attributes:
+        num_tokens: Encoder rows (before any merger) of the captured region.
+        max_segments: Most real segments it serves; any number up to it can be replayed.
+        max_segment_len: Longest segment baked into the capture by the attention backend, or
+            ``None`` when the backend bakes none.
+    """
+
+    num_tokens: int
+    max_segments: int
+    max_segment_len: int | None = None
+
+    @property
+    def label(self) -> str:
+        """Short name for reports and metrics, for example ``4096x8``."""
+        return f"{self.num_tokens}x{self.max_segments}"
+
+    def rejects(self, load: Load, *, exact: bool = False) -> EagerReason | None:
+        """Checks every bound that is baked into the capture.
+
+        Args:
+            load: What is to be replayed.
+            exact: Padding is off: the token count has to be the captured one.
+
+        Returns:
+            The bound that is broken, or ``None`` when the bucket can replay the load.
+        """
+        if load.num_tokens > self.num_tokens:
+            return EagerReason.TOO_MANY_TOKENS
+        if load.num_segments > self.max_segments:
+            return EagerReason.TOO_MANY_SEGMENTS
+        if self.max_segment_len is not None and load.longest_segment > self.max_segment_len:
+            return EagerReason.SEGMENT_TOO_LONG
+        if exact and load.num_tokens != self.num_tokens:
+            return EagerReason.NO_EXACT_BUCKET
+        return None
+
+
+def ladder(token_budget: int, max_segments: int, *, unit: int) -> tuple[Bucket, ...]:
+    """Buckets for a budget: 64-token steps up to 512, then eight per octave.
+
+    Above 512 tokens the slack is at most 12.5 % of the tokens asked for. The last bucket is the
+    budget itself, so that nothing inside the budget is left without one.
+
+    Args:
+        token_budget: Most encoder rows (before any merger) in one replay.
+        max_segments: Most segments in one replay.
+        unit: Rows that a merger joins into one; every segment is a multiple of it.
+
+    Returns:
+        Buckets in ascending order.
+
+    Raises:
+        ValueError: The budget cannot hold one segment of ``unit`` rows.
+    """
+    top = token_budget - token_budget % unit
+    if top < unit:
+        raise ValueError(
+            f"a token budget of {token_budget} cannot hold one segment: the smallest has {unit} "
+            f"tokens (rows before the merger). Set max_num_tokens to {unit} or more."
+        )
+    sizes = []
+    size = _FINE_STEP
+    while size < top:
+        sizes.append(size - size % unit)
+        size += (
+            _FINE_STEP
+            if size < _FINE_LIMIT
+            else (1 << (size.bit_length() - 1)) // _STEPS_PER_OCTAVE
+        )
+    sizes.append(top)
+    return tuple(Bucket(size, min(max_segments, size // unit)) for size in sorted({*sizes} - {0}))

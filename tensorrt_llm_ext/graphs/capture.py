@@ -1,0 +1,131 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""Capture of one encoder under its limits: memory cap, buckets that lose to eager."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+
+import torch
+
+from ..llmapi.mm_config import MultimodalEncoderCudaGraphConfig
+from .backends import GraphBackend
+from .buckets import Bucket
+from .report import BucketReport, TowerReport
+from .runner import CaptureError, CaptureTimes, MultimodalEncoderGraphRunner
+
+logger = logging.getLogger(__name__)
+
+
+def capture_within_limits(
+    runner: MultimodalEncoderGraphRunner,  # type: ignore[type-arg]
+    backend: GraphBackend,
+    buckets: Sequence[Bucket],
+    config: MultimodalEncoderCudaGraphConfig,
+    report: TowerReport,
+    device: torch.device,
+) -> None:
+    """Captures buckets, drops what the limits rule out, and writes the report.
+
+    A set that takes more than ``max_graph_memory`` is released and captured again without its
+    largest buckets, which cost most of the memory and gain least from a graph.
+
+    Args:
+        runner: Runner without graphs.
+        backend: Its backend.
+        buckets: Planned shapes.
+        config: The tower's entry.
+        report: Receives a line per planned bucket, ascending, and the memory taken.
+        device: The tower's device.
+
+    Raises:
+        CaptureError: A bucket failed, or not even the smallest fits the cap.
+    """
+    cap = memory_cap(config.max_graph_memory, device)
+    before = backend.memory_in_use()
+    remaining = sorted(buckets)
+    dropped: list[tuple[Bucket, str]] = []
+    while True:
+        times = _capture_all(runner, remaining, report.modality)
+        taken = max(backend.memory_in_use() - before, runner.static_bytes)
+        if cap is None or taken <= cap:
+            break
+        runner.release()
+        # Memory goes with the largest bucket: keep those within the cap's share of it.
+        limit = remaining[-1].num_tokens * cap / taken
+        keep = [b for b in remaining[:-1] if b.num_tokens <= limit]
+        dropped += [(b, f"max_graph_memory of {cap:,} bytes") for b in remaining[len(keep) :]]
+        remaining = keep
+        if not remaining:
+            report.buckets = [_line(b, None, reason) for b, reason in sorted(dropped)]
+            raise CaptureError(
+                f"max_graph_memory of {cap:,} bytes is too little for any bucket: the smallest "
+                f"tried, {dropped[-1][0].label}, took {taken:,}"
+            )
+    lines = [_line(bucket, None, reason) for bucket, reason in dropped]
+    for bucket, t in times.items():
+        slower = t.replay_ms >= t.eager_ms and backend.accelerated
+        if slower and config.prune_slower_than_eager:
+            runner.drop(bucket)
+            lines.append(_line(bucket, t, "slower than eager", kept=False))
+        else:
+            lines.append(_line(bucket, t, "slower than eager, kept as asked" if slower else "ok"))
+    report.buckets = sorted(lines, key=lambda b: (b.num_tokens, b.max_segments))
+    report.graph_memory_bytes = taken
+    for line in report.buckets:
+        if not line.kept:
+            logger.info("encoder %s: bucket %s dropped: %s", report.modality, line, line.reason)
+
+
+def memory_cap(setting: int | float | None, device: torch.device) -> int | None:
+    """Bytes that ``max_graph_memory`` allows.
+
+    Args:
+        setting: Bytes, or a fraction of the memory that is free now.
+        device: The tower's device.
+
+    Returns:
+        Bytes, or None for no cap.
+    """
+    if setting is None or isinstance(setting, int):
+        return setting
+    if device.type == "cuda":
+        return int(setting * torch.cuda.mem_get_info(device)[0])
+    import psutil
+
+    return int(setting * psutil.virtual_memory().available)
+
+
+def _capture_all(
+    runner: MultimodalEncoderGraphRunner,  # type: ignore[type-arg]
+    buckets: Sequence[Bucket],
+    modality: str,
+) -> dict[Bucket, CaptureTimes]:
+    from tqdm import tqdm  # here, so that importing the towers needs torch, numpy and pydantic only
+
+    times: dict[Bucket, CaptureTimes] = {}
+    progress = tqdm(total=len(buckets), disable=not sys.stderr.isatty(), unit="bucket")
+    with progress:
+        for bucket, took in runner.capture(buckets):
+            times[bucket] = took
+            progress.set_description(f"Capturing {modality} encoder graphs: {bucket.label}")
+            progress.update()
+            logger.debug("captured %s bucket %s in %.1f ms", modality, bucket, took.capture_ms)
+    return times
+
+
+def _line(
+    bucket: Bucket, times: CaptureTimes | None, reason: str, kept: bool | None = None
+) -> BucketReport:
+    return BucketReport(
+        num_tokens=bucket.num_tokens,
+        max_segments=bucket.max_segments,
+        max_segment_len=bucket.max_segment_len,
+        capture_ms=times and times.capture_ms,
+        replay_ms=times and times.replay_ms,
+        eager_ms=times and times.eager_ms,
+        kept=times is not None if kept is None else kept,
+        reason=reason,
+    )

@@ -1,0 +1,87 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""Items, segments and the steps a batch is cut into.
+
+    items -> segments -> packer -> [Replay(bucket) | Eager(reason)]* -> gather -> outputs per item
+
+A segment is a run of tokens that attend only to each other (one picture, one video frame pair).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from .buckets import Bucket, EagerReason, Load
+
+
+@dataclass(frozen=True)
+class EncoderItem:
+    """One picture, video or clip, checked and ready to be packed.
+
+    Attributes:
+        segment_lengths: Tokens (rows before any merger) of each segment, in order.
+        rows: Input tensors whose first axis runs over the item's tokens (or token groups, see
+            ``EncoderGraphTensorSpec.tokens_per_row``), on any device.
+        layout: What the host-built per-token inputs (positions and the like) depend on.
+    """
+
+    segment_lengths: tuple[int, ...]
+    rows: Mapping[str, torch.Tensor]
+    layout: Hashable
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the whole item, before any merger."""
+        return sum(self.segment_lengths)
+
+
+@dataclass(frozen=True)
+class SegmentRun:
+    """Consecutive segments of one item, side by side in a step.
+
+    Attributes:
+        item: Index of the item in the batch.
+        first_segment: Index of the run's first segment within the item.
+        num_segments: Segments in the run.
+        item_token: First token of the run within the item.
+        batch_token: First token of the run within the batch (items laid end to end).
+        num_tokens: Tokens in the run.
+    """
+
+    item: int
+    first_segment: int
+    num_segments: int
+    item_token: int
+    batch_token: int
+    num_tokens: int
+
+
+@dataclass(frozen=True)
+class _Step:
+    runs: tuple[SegmentRun, ...]
+    segment_lengths: tuple[int, ...]
+
+    @property
+    def load(self) -> Load:
+        """Tokens, segments and longest segment of the step."""
+        return Load(sum(self.segment_lengths), len(self.segment_lengths), max(self.segment_lengths))
+
+
+@dataclass(frozen=True)
+class Replay(_Step):
+    """Replay the graph captured at ``bucket``."""
+
+    bucket: Bucket
+
+
+@dataclass(frozen=True)
+class Eager(_Step):
+    """Run the encoder without a graph, and why."""
+
+    reason: EagerReason
+
+
+Step = Replay | Eager

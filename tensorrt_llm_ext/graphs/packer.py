@@ -1,0 +1,207 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""The packer: cuts a batch of items at segment borders into the cheapest replays."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from .buckets import Bucket, EagerReason, Load
+from .cache import BoundedLRU
+from .layout import Eager, Replay, SegmentRun, Step
+
+# Without measurements a replay costs its tokens plus this many, so that one larger replay beats
+# two smaller ones of the same total.
+_TOKENS_PER_REPLAY = 256
+_CACHED_PLANS = 256
+_NO_BUCKET_COST = (
+    1e12  # eager is the last resort here; the packer minimises how much of it there is
+)
+
+
+class _Segment(NamedTuple):
+    item: int
+    index: int
+    num_tokens: int
+    item_token: int
+    batch_token: int
+
+
+class Packer:
+    """Plans the steps for a batch.
+
+    Segments keep their order or are sorted by length, whichever costs less; within that order
+    the cut into groups is optimal for the given cost per bucket (dynamic programming).
+    """
+
+    def __init__(
+        self,
+        buckets: Sequence[Bucket],
+        *,
+        cost: Mapping[Bucket, float] | None = None,
+        enable_padding: bool = True,
+        eager_token_budget: int,
+        no_bucket_reason: EagerReason = EagerReason.OFF,
+    ) -> None:
+        """Prepares the look-up of the cheapest bucket.
+
+        Args:
+            buckets: Captured buckets; empty means everything runs eagerly.
+            cost: Time per bucket in any one unit; by default a model in tokens.
+            enable_padding: Off: a group is replayed only at its exact number of tokens.
+            eager_token_budget: Most tokens in one eager step (a longer segment runs alone).
+            no_bucket_reason: Reason given when there are no buckets at all.
+        """
+        self._buckets = sorted(buckets)
+        self._sizes = [bucket.num_tokens for bucket in self._buckets]
+        self._cost = cost or {b: b.num_tokens + _TOKENS_PER_REPLAY for b in self._buckets}
+        self._exact = not enable_padding
+        self._eager_token_budget = eager_token_budget
+        self._no_bucket_reason = no_bucket_reason
+        self._max_segments = max((bucket.max_segments for bucket in self._buckets), default=0)
+        self._plans: BoundedLRU[tuple[Step, ...]] = BoundedLRU(_CACHED_PLANS, lambda plan: 1)
+        # From each bucket upwards, cheapest first.
+        self._cheapest = [
+            sorted(self._buckets[i:], key=lambda b: self._cost[b])
+            for i in range(len(self._buckets))
+        ]
+
+    def plan(self, items: Sequence[Sequence[int]]) -> tuple[Step, ...]:
+        """Cuts the batch.
+
+        Args:
+            items: Segment lengths (tokens before any merger) per item.
+
+        Returns:
+            Steps that cover every segment exactly once; cached by layout.
+        """
+        return self._plans.get(tuple(map(tuple, items)), lambda: self._make_plan(items))
+
+    def _make_plan(self, items: Sequence[Sequence[int]]) -> tuple[Step, ...]:
+        segments = _flatten(items)
+        if not segments:
+            return ()
+        if not self._buckets:
+            return self._eager_steps([(s, self._no_bucket_reason) for s in segments])
+        by_length = sorted(segments, key=lambda s: -s.num_tokens)
+        cost, groups = self._cut(segments)
+        if by_length != segments:
+            sorted_cost, sorted_groups = self._cut(by_length)
+            if sorted_cost < cost:
+                groups = sorted_groups
+        steps: list[Step] = []
+        leftovers: list[tuple[_Segment, EagerReason]] = []
+        for bucket, group in groups:
+            if bucket is None:
+                reason = self._why_not(group[0])
+                leftovers += [(segment, reason) for segment in group]
+            else:
+                steps.append(Replay(*_runs(group), bucket))
+        return (*steps, *self._eager_steps(leftovers))
+
+    def _bucket_for(self, load: Load) -> Bucket | None:
+        start = bisect.bisect_left(self._sizes, load.num_tokens)
+        if start == len(self._sizes):
+            return None
+        for bucket in self._cheapest[start]:
+            if bucket.rejects(load, exact=self._exact) is None:
+                return bucket
+        return None
+
+    def _cut(
+        self, segments: Sequence[_Segment]
+    ) -> tuple[float, list[tuple[Bucket | None, list[_Segment]]]]:
+        """Optimal cut of the sequence into consecutive groups: best[i] covers the first i."""
+        best: list[float] = [0.0]
+        choice: list[tuple[int, Bucket | None]] = [(0, None)]
+        for end in range(1, len(segments) + 1):
+            cost = best[end - 1] + _NO_BUCKET_COST + segments[end - 1].num_tokens
+            pick: tuple[int, Bucket | None] = (end - 1, None)
+            tokens = longest = 0
+            for start in range(end - 1, max(-1, end - 1 - self._max_segments), -1):
+                tokens += segments[start].num_tokens
+                if tokens > self._sizes[-1]:
+                    break
+                longest = max(longest, segments[start].num_tokens)
+                bucket = self._bucket_for(Load(tokens, end - start, longest))
+                if bucket is not None and best[start] + self._cost[bucket] < cost:
+                    cost, pick = best[start] + self._cost[bucket], (start, bucket)
+            best.append(cost)
+            choice.append(pick)
+        groups: list[tuple[Bucket | None, list[_Segment]]] = []
+        end = len(segments)
+        while end:
+            start, bucket = choice[end]
+            groups.append((bucket, list(segments[start:end])))
+            end = start
+        return best[-1], groups[::-1]
+
+    def _why_not(self, segment: _Segment) -> EagerReason:
+        load = Load(segment.num_tokens, 1, segment.num_tokens)
+        reasons = [b.rejects(load, exact=self._exact) for b in self._buckets]
+        known = [reason for reason in reasons if reason is not None]
+        # The largest bucket comes closest, except that an inexact match anywhere says more.
+        return EagerReason.NO_EXACT_BUCKET if EagerReason.NO_EXACT_BUCKET in known else known[-1]
+
+    def _eager_steps(self, segments: Sequence[tuple[_Segment, EagerReason]]) -> tuple[Step, ...]:
+        steps: list[Step] = []
+        group: list[_Segment] = []
+        group_reason: EagerReason | None = None
+        tokens = 0
+        for segment, reason in sorted(segments, key=lambda pair: pair[0].batch_token):
+            full = tokens + segment.num_tokens > self._eager_token_budget
+            if group and group_reason is not None and (full or reason is not group_reason):
+                steps.append(Eager(*_runs(group), group_reason))
+                group, tokens = [], 0
+            group.append(segment)
+            group_reason = reason
+            tokens += segment.num_tokens
+        if group and group_reason is not None:
+            steps.append(Eager(*_runs(group), group_reason))
+        return tuple(steps)
+
+
+def _flatten(items: Sequence[Sequence[int]]) -> list[_Segment]:
+    segments = []
+    batch_token = 0
+    for item, lengths in enumerate(items):
+        item_token = 0
+        for index, num_tokens in enumerate(lengths):
+            segments.append(_Segment(item, index, num_tokens, item_token, batch_token))
+            item_token += num_tokens
+            batch_token += num_tokens
+    return segments
+
+
+def _runs(group: Sequence[_Segment]) -> tuple[tuple[SegmentRun, ...], tuple[int, ...]]:
+    """Joins neighbours of one item, so that a run is one copy in and one copy out."""
+    runs: list[SegmentRun] = []
+    for segment in group:
+        last = runs[-1] if runs else None
+        if (
+            last is not None
+            and last.item == segment.item
+            and last.first_segment + last.num_segments == segment.index
+        ):
+            runs[-1] = SegmentRun(
+                last.item,
+                last.first_segment,
+                last.num_segments + 1,
+                last.item_token,
+                last.batch_token,
+                last.num_tokens + segment.num_tokens,
+            )
+        else:
+            runs.append(
+                SegmentRun(
+                    segment.item,
+                    segment.index,
+                    1,
+                    segment.item_token,
+                    segment.batch_token,
+                    segment.num_tokens,
+                )
+            )
+    return tuple(runs), tuple(segment.num_tokens for segment in group)

@@ -1,0 +1,146 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""What happened, as values: start-up report and counters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from .layout import Replay, Step
+
+
+class BucketReport(BaseModel):
+    """One planned bucket."""
+
+    num_tokens: int = Field(description="Encoder rows before any merger.")
+    max_segments: int = Field(description="Most segments in one replay.")
+    max_segment_len: int | None = Field(None, description="Longest segment baked in, if any.")
+    capture_ms: float | None = Field(None, description="Warm-up and capture, milliseconds.")
+    replay_ms: float | None = Field(None, description="Median replay of a full bucket.")
+    eager_ms: float | None = Field(None, description="Median eager run of the same full bucket.")
+    kept: bool = Field(description="Whether requests can replay it.")
+    reason: str = Field(description="Why it was kept or dropped.")
+
+
+class TowerReport(BaseModel):
+    """One tower's capture."""
+
+    modality: str = Field(description="Key of the tower in ``encoder_cuda_graph``.")
+    status: Literal["off", "captured", "eager"] = Field(description="What requests will meet.")
+    reason: str = Field("", description="Why it is not captured.")
+    backend: str = Field("", description="Graph backend.")
+    attention: str = Field("", description="Attention inside the graphs.")
+    accelerated: bool = Field(False, description="Whether replays are meant to be faster.")
+    buckets: list[BucketReport] = Field(default_factory=list, description="Ascending.")
+    capture_seconds: float = Field(0.0, description="All buckets, timing included.")
+    graph_memory_bytes: int = Field(
+        0, description="Graphs, pool and static buffers: device memory taken by the capture."
+    )
+
+
+class KvCacheReport(BaseModel):
+    """How the KV cache was sized."""
+
+    tokens: int = Field(description="KV tokens that requests can use.")
+    tokens_without_graphs: int = Field(description="The same with encoder graphs off.")
+    bytes_per_token: int = Field(description="Keys and values of all layers for one token.")
+    free_bytes: int = Field(description="Memory left after capture.")
+    reserved_bytes: int = Field(description="Kept back for eager encoder runs.")
+    explicit: bool = Field(description="The size was given, not computed.")
+
+
+class EncoderStats(BaseModel):
+    """Counters of one tower since it was loaded."""
+
+    items: int = Field(0, description="Pictures, videos or clips encoded.")
+    segments: int = Field(0, description="Segments encoded.")
+    replays: dict[str, int] = Field(default_factory=dict, description="Replays per bucket.")
+    eager: dict[str, int] = Field(default_factory=dict, description="Eager steps per reason.")
+    real_tokens: int = Field(0, description="Tokens of the items, before any merger.")
+    padded_tokens: int = Field(0, description="Slack tokens that replays computed on top.")
+
+    def record(self, num_items: int, steps: Sequence[Step]) -> None:
+        """Counts one encode call."""
+        self.items += num_items
+        for step in steps:
+            self.segments += step.load.num_segments
+            self.real_tokens += step.load.num_tokens
+            if isinstance(step, Replay):
+                label = step.bucket.label
+                self.replays[label] = self.replays.get(label, 0) + 1
+                self.padded_tokens += step.bucket.num_tokens - step.load.num_tokens
+            else:
+                self.eager[step.reason.value] = self.eager.get(step.reason.value, 0) + 1
+
+
+class StartupReport(BaseModel):
+    """What the engine found, captured, dropped and sized at start-up."""
+
+    model: str = Field(description="Checkpoint folder.")
+    device: str = Field(description="Device of model and encoders.")
+    dtype: str = Field(description="Element type of the weights.")
+    towers: list[TowerReport] = Field(default_factory=list, description="One per modality.")
+    kv_cache: KvCacheReport | None = Field(None, description="None without a language model.")
+    phase_seconds: dict[str, float] = Field(
+        default_factory=dict, description="Seconds per phase, in the order they ran."
+    )
+    notices: list[str] = Field(default_factory=list, description="Keys accepted without effect.")
+
+    def render(self) -> str:
+        """The report as text for a terminal."""
+        lines = [f"{self.model} on {self.device}, {self.dtype}"]
+        for tower in self.towers:
+            lines += _render_tower(tower)
+        if self.kv_cache is not None:
+            kv = self.kv_cache
+            how = "as configured" if kv.explicit else "from the memory left after capture"
+            lines.append(
+                f"KV cache: {kv.tokens:,} tokens {how}; {kv.tokens_without_graphs:,} without "
+                f"encoder graphs ({kv.bytes_per_token:,} bytes a token, "
+                f"{_mib(kv.reserved_bytes)} kept for eager encoder runs)"
+            )
+        phases = ", ".join(f"{name} {s:.2f} s" for name, s in self.phase_seconds.items())
+        lines.append(f"Start-up: {phases}")
+        lines += [f"Notice: {notice}" for notice in self.notices]
+        return "\n".join(lines)
+
+
+def _mib(num_bytes: int) -> str:
+    return f"{num_bytes / (1 << 20):,.1f} MiB"
+
+
+def _render_tower(tower: TowerReport) -> list[str]:
+    if tower.status == "off":
+        return [f"Encoder '{tower.modality}': graphs off"]
+    if tower.status == "eager":
+        return [f"Encoder '{tower.modality}': eager, {tower.reason}"]
+    kept = sum(bucket.kept for bucket in tower.buckets)
+    head = (
+        f"Encoder '{tower.modality}': {kept} of {len(tower.buckets)} buckets captured in "
+        f"{tower.capture_seconds:.2f} s by {tower.backend} ({tower.attention} attention), "
+        f"{_mib(tower.graph_memory_bytes)}"
+    )
+    lines = [head]
+    if not tower.accelerated:
+        lines.append(
+            f"  The {tower.backend} backend ran: requests follow the rules of CUDA graphs, on "
+            "static buffers, but nothing was accelerated."
+        )
+    lines.append(
+        f"  {'tokens':>8} {'segments':>8} {'capture ms':>11} {'replay ms':>10} {'eager ms':>10}"
+        "  state"
+    )
+    for b in tower.buckets:
+        state = "kept" if b.kept else "dropped"
+        times = [_ms(b.capture_ms, 11), _ms(b.replay_ms, 10), _ms(b.eager_ms, 10)]
+        lines.append(
+            f"  {b.num_tokens:>8} {b.max_segments:>8} {' '.join(times)}  {state}: {b.reason}"
+        )
+    return lines
+
+
+def _ms(value: float | None, width: int) -> str:
+    return f"{'-' if value is None else f'{value:.2f}':>{width}}"

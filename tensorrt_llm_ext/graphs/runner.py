@@ -1,0 +1,249 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""The runner: captures an encoder at its buckets, replays it, gives the memory back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from .adapter import EncoderGraphIOAdapter, EncoderMetadataProvider, Tensors
+from .backends import CapturedGraph, GraphBackend
+from .buckets import Bucket
+from .layout import EncoderItem, Replay
+
+M = TypeVar("M")
+EncoderFn = Callable[[Mapping[str, torch.Tensor], Any], Mapping[str, torch.Tensor]]
+
+_TIMED_RUNS = 3  # one is enough where timings decide nothing
+
+
+class CaptureError(RuntimeError):
+    """A bucket could not be captured; the cause is chained."""
+
+
+@dataclass
+class _Captured(Generic[M]):
+    graph: CapturedGraph
+    body: Callable[[], None]
+    inputs: Tensors
+    outputs: Tensors
+    metadata: M
+    addresses: dict[str, int]
+
+
+@dataclass(frozen=True)
+class CaptureTimes:
+    """Milliseconds that a bucket took."""
+
+    capture_ms: float
+    replay_ms: float
+    eager_ms: float
+
+
+class MultimodalEncoderGraphRunner(Generic[M]):
+    """Graphs of one encoder.
+
+    One arena of static inputs and one of static outputs, made for the largest bucket, serve all
+    buckets; each graph works on the first rows. Metadata is built per bucket, sized from it, and
+    refreshed in place. Every bound that a capture bakes is checked in ``replay``, through
+    ``Bucket.rejects``, and nowhere else.
+    """
+
+    def __init__(
+        self,
+        *,
+        encoder_fn: EncoderFn,
+        metadata_provider: EncoderMetadataProvider[M],
+        adapter: EncoderGraphIOAdapter,
+        backend: GraphBackend,
+        device: torch.device,
+        warmup_steps: int = 2,
+        enable_padding: bool = True,
+    ) -> None:
+        """Makes a runner without graphs.
+
+        Args:
+            encoder_fn: (static inputs, metadata) -> outputs by name: the region to capture.
+            metadata_provider: Builds and refreshes the attention metadata.
+            adapter: Shapes, buffers, padding and copying.
+            backend: Records and replays.
+            device: Where the buffers live.
+            warmup_steps: Runs before each capture.
+            enable_padding: Off: a step is replayed only at exactly its bucket's tokens.
+        """
+        self._encoder_fn = encoder_fn
+        self._provider = metadata_provider
+        self._adapter = adapter
+        self._backend = backend
+        self._device = device
+        self._warmup_steps = warmup_steps
+        self._exact = not enable_padding
+        self._inputs: Tensors = {}
+        self._outputs: Tensors = {}
+        self._captured: dict[Bucket, _Captured[M]] = {}
+
+    @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """Buckets that can be replayed, ascending."""
+        return tuple(sorted(self._captured))
+
+    @property
+    def static_bytes(self) -> int:
+        """Bytes of the input and output arenas."""
+        tensors = {t.untyped_storage().data_ptr(): t for t in self._arena_tensors()}
+        return sum(t.untyped_storage().nbytes() for t in tensors.values())
+
+    def _arena_tensors(self) -> list[torch.Tensor]:
+        return [*self._inputs.values(), *self._outputs.values()]
+
+    def capture(self, buckets: Iterable[Bucket]) -> Iterable[tuple[Bucket, CaptureTimes]]:
+        """Captures buckets, largest first, so that the small ones reuse its memory.
+
+        Args:
+            buckets: Shapes to capture; those already captured are skipped.
+
+        Yields:
+            Each bucket with its times, as it is done.
+
+        Raises:
+            CaptureError: A bucket failed. All graphs and buffers of the runner are released.
+        """
+        todo = sorted(set(buckets) - set(self._captured), reverse=True)
+        if not todo:
+            return
+        if not self._inputs:
+            self._inputs = self._adapter.allocate_inputs(todo[0].num_tokens, self._device)
+            self._outputs = self._adapter.allocate_outputs(todo[0].num_tokens, self._device)
+        for bucket in todo:
+            try:
+                with torch.no_grad():
+                    times = self._capture_one(bucket)
+            except Exception as error:  # whatever the encoder raises must not take the engine down
+                self.release()
+                cause = error.__context__ if "previous error during capture" in str(error) else None
+                raise CaptureError(
+                    f"capture of bucket {bucket.label} failed: "
+                    f"{type(cause or error).__name__}: {cause or error}"
+                ) from error
+            yield bucket, times
+
+    def _capture_one(self, bucket: Bucket) -> CaptureTimes:
+        start = time.perf_counter()
+        adapter = self._adapter
+        metadata = self._provider.build(bucket, adapter.num_segment_slots(bucket))
+        self._provider.refresh_in_place(metadata, adapter.pad(bucket, _full(bucket)))
+        inputs = adapter.view_inputs(self._inputs, bucket)
+        outputs = adapter.view_outputs(self._outputs, bucket.num_tokens)
+
+        def body() -> None:
+            results = self._encoder_fn(inputs, metadata)
+            if results.keys() != outputs.keys():
+                raise ValueError(
+                    f"the encoder returned {sorted(results)}, not {sorted(outputs)} as declared"
+                )
+            for name, out in outputs.items():
+                if results[name].shape != out.shape:
+                    raise ValueError(
+                        f"output {name!r} is {list(results[name].shape)}, its adapter declares "
+                        f"{list(out.shape)}"
+                    )
+                out.copy_(results[name])
+
+        graph = self._backend.capture(body, warmup_steps=self._warmup_steps)
+        captured = _Captured(graph, body, inputs, outputs, metadata, self._addresses(metadata))
+        self._captured[bucket] = captured
+        capture_ms = (time.perf_counter() - start) * 1e3
+        repeats = _TIMED_RUNS if self._backend.accelerated else 1
+        return CaptureTimes(
+            capture_ms,
+            replay_ms=self._backend.time_ms(graph.replay, repeats=repeats),
+            eager_ms=self._backend.time_ms(body, repeats=repeats),
+        )
+
+    def drop(self, bucket: Bucket) -> None:
+        """Gives up one bucket."""
+        self._captured.pop(bucket).graph.reset()
+
+    def replay(
+        self,
+        step: Replay,
+        items: Sequence[EncoderItem],
+        sinks: Tensors,
+        *,
+        uncaptured: bool = False,
+    ) -> None:
+        """Fills the bucket's buffers, replays its graph and copies the results out.
+
+        Args:
+            step: What to replay.
+            items: The batch that the step's runs point into.
+            sinks: Caller's tensors by output name, items end to end; dtype and shape of the
+                adapter's output specs: [batch tokens / tokens_per_row, *shape].
+            uncaptured: Run the captured function on the same buffers without the graph (for
+                checks: same bits, and for timing).
+
+        Raises:
+            ValueError: The step breaks a bound of its bucket, or the bucket is not captured.
+            RuntimeError: The metadata provider moved a tensor that the graph reads.
+        """
+        captured = self._captured.get(step.bucket)
+        if captured is None:
+            raise ValueError(
+                f"bucket {step.bucket.label} is not captured; there are "
+                f"{[b.label for b in self.buckets]}"
+            )
+        broken = step.bucket.rejects(step.load, exact=self._exact)
+        if broken is not None:
+            raise ValueError(
+                f"{step.load} does not fit bucket {tuple(step.bucket)}: {broken.value}"
+            )
+        with self._backend.session(), torch.no_grad():
+            self._adapter.fill(captured.inputs, items, step.runs)
+            lengths = self._adapter.pad(step.bucket, step.segment_lengths)
+            self._provider.refresh_in_place(captured.metadata, lengths)
+            self._check_addresses(captured)
+            if uncaptured:
+                captured.body()
+            else:
+                captured.graph.replay()
+            self._adapter.read(captured.outputs, step.runs, sinks)
+
+    def _addresses(self, metadata: M) -> dict[str, int]:
+        addresses = {}
+        for name in self._provider.graph_critical_attrs:
+            tensor = getattr(metadata, name)
+            if not isinstance(tensor, torch.Tensor):
+                raise TypeError(f"graph-critical attribute {name!r} is {tensor!r}, not a tensor")
+            addresses[name] = tensor.data_ptr()
+        return addresses
+
+    def _check_addresses(self, captured: _Captured[M]) -> None:
+        for name, now in self._addresses(captured.metadata).items():
+            if now != captured.addresses[name]:
+                raise RuntimeError(
+                    f"metadata tensor {name!r} moved between capture and replay "
+                    f"({captured.addresses[name]:#x} -> {now:#x}). The graph still reads the old "
+                    "one: refresh_in_place has to write into it, not rebind it."
+                )
+
+    def release(self) -> None:
+        """Gives graphs and buffers back; does nothing the second time."""
+        with self._backend.session():
+            for captured in self._captured.values():
+                captured.graph.reset()
+            self._captured.clear()
+            self._inputs, self._outputs = {}, {}
+
+
+def _full(bucket: Bucket) -> tuple[int, ...]:
+    """A layout that fills the bucket as evenly as its segments allow."""
+    size = max(1, bucket.num_tokens // bucket.max_segments)
+    count = min(bucket.max_segments, bucket.num_tokens // size)
+    lengths = [size] * count
+    lengths[-1] += bucket.num_tokens - size * count
+    return tuple(lengths)

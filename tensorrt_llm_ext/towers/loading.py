@@ -1,0 +1,78 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""``load_tower``: a tower outside any engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+
+from .checkpoint import load_parameters, read_config
+from .mixin import MultimodalEncoderMixin
+from .registry import registered_modalities, tower_entry
+
+
+def modalities_of(checkpoint: str | Path) -> tuple[str, ...]:
+    """Modalities that a checkpoint's model has a tower for, sorted."""
+    return registered_modalities(read_config(checkpoint)["model_type"])
+
+
+def load_tower(
+    source: str | Path | Mapping[str, Any],
+    modality: str = "image",
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+    *,
+    seed: int = 0,
+    init_std: float = 0.02,
+) -> Any:
+    """Makes a tower and gives it weights.
+
+    Args:
+        source: Folder of a Hugging Face checkpoint, or a parsed config.json (for random weights).
+        modality: Key of the tower: ``image`` (``vision`` is the same; video rides on it).
+        device: Where it goes.
+        dtype: Its element type.
+        seed: Seed of random weights.
+        init_std: Standard deviation of random weights and biases (norm weights around 1).
+
+    Returns:
+        The tower (an ``nn.Module`` with ``MultimodalEncoderMixin``) in eval mode.
+
+    Raises:
+        ValueError: The model has no such tower, its configuration cannot work, or the weights do
+            not fit.
+    """
+    config = source if isinstance(source, Mapping) else read_config(source)
+    modality = "image" if modality == "vision" else modality
+    entry = tower_entry(config.get("model_type", ""), modality)
+    try:
+        with torch.device("meta"):
+            tower = entry.factory(config)
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(map(str, e['loc'])) or 'config'}: {e['msg']}" for e in error.errors()
+        )
+        raise ValueError(f"{config['model_type']} {modality} tower: {problems}") from None
+    if not isinstance(tower, MultimodalEncoderMixin) or not isinstance(tower, torch.nn.Module):
+        raise TypeError(f"{type(tower).__name__} is not an nn.Module with MultimodalEncoderMixin")
+    tower.to(dtype).to_empty(device=device).requires_grad_(False).eval()
+    if isinstance(source, Mapping):
+        _randomise(tower, seed, init_std)
+    else:
+        load_parameters(tower, tower.disk_tensors(), source, entry.prefixes)
+    return tower
+
+
+def _randomise(tower: torch.nn.Module, seed: int, std: float) -> None:
+    """The same values for a seed on every device and in every dtype, up to rounding."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in tower.named_parameters():
+            values = torch.randn(parameter.shape, generator=generator) * std
+            is_norm_weight = "norm" in name and name.endswith(".weight")
+            parameter.copy_(values + 1 if is_norm_weight else values)

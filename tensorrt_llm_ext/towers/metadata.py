@@ -1,0 +1,38 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""Metadata of captured packed attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ..graphs.buckets import Bucket
+from ..ops.attention import PackedAttention, PackedAttnMetadata, make_metadata
+
+
+class PackedMetadataProvider:
+    """Builds ``PackedAttnMetadata`` per bucket; its offsets are refreshed in place."""
+
+    graph_critical_attrs = ("cu_seqlens",)
+
+    def __init__(self, attention: PackedAttention, device: torch.device) -> None:
+        """Takes the form of attention that the graphs use."""
+        self._attention = attention
+        self._device = device
+
+    def build(self, bucket: Bucket, num_segments: int) -> PackedAttnMetadata:
+        """Metadata sized from the bucket, not from the eager budget."""
+        return make_metadata(
+            self._attention,
+            max_segments=num_segments,
+            max_segment_len=bucket.max_segment_len or bucket.num_tokens,
+            device=self._device,
+        )
+
+    def refresh_in_place(
+        self, metadata: PackedAttnMetadata, segment_lengths: Sequence[int]
+    ) -> None:
+        """See ``EncoderMetadataProvider``."""
+        metadata.refresh(segment_lengths)

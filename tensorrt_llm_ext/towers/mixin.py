@@ -1,0 +1,397 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""``MultimodalEncoderMixin``: the graph lifecycle of an encoder.
+
+A tower declares its inputs, a packed forward and how an item is cut into segments; capture,
+padding, packing, counters and teardown come from here.
+"""
+
+from __future__ import annotations
+
+import abc
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from ..graphs.adapter import EncoderGraphIOAdapter, EncoderMetadataProvider, Tensors
+from ..graphs.backends import GraphBackend, graph_backend_for
+from ..graphs.buckets import Bucket, EagerReason
+from ..graphs.capture import capture_within_limits
+from ..graphs.layout import Eager, EncoderItem, Replay, Step
+from ..graphs.packer import Packer
+from ..graphs.report import EncoderStats, TowerReport
+from ..graphs.runner import CaptureError, MultimodalEncoderGraphRunner
+from ..llmapi.mm_config import MultimodalConfig, MultimodalEncoderCudaGraphConfig
+from ..ops.attention import PackedAttnMetadata, attention_for, make_metadata
+from .metadata import PackedMetadataProvider
+from .output import ItemOutput
+
+logger = logging.getLogger(__name__)
+
+
+class MultimodalEncoderMixin(abc.ABC):
+    """Mixed into an encoder's ``nn.Module``.
+
+    Order of calls: load weights, ``configure_encoder_cuda_graph``, ``setup_attn_metadata``,
+    ``capture_encoder_cuda_graphs`` (once), ``encode``, ``release_encoder_cuda_graphs``. Without
+    a configuration, or after a release, ``encode`` runs eagerly with the same results.
+    """
+
+    encoder_cuda_graph_modality: ClassVar[str]
+    """Key of the tower's entry in ``encoder_cuda_graph``."""
+
+    attn_metadata: PackedAttnMetadata | None = None
+    """Metadata of eager runs; graphs own theirs."""
+
+    _entry: MultimodalEncoderCudaGraphConfig | None = None
+    _token_budget: int | None = None
+    _eager_token_budget: int | None = None
+    _runner: MultimodalEncoderGraphRunner[Any] | None = None
+    _report: TowerReport | None = None
+    _no_bucket_reason: EagerReason = EagerReason.OFF
+
+    # ---- what a tower declares -------------------------------------------------------------
+
+    @abc.abstractmethod
+    def make_io_adapter(self) -> EncoderGraphIOAdapter:
+        """Shapes and buffers of the captured region."""
+
+    @abc.abstractmethod
+    def encoder_forward(
+        self, inputs: Mapping[str, torch.Tensor], metadata: Any
+    ) -> Mapping[str, torch.Tensor]:
+        """The region that is captured: tensors in, tensors out, no host reads.
+
+        Args:
+            inputs: Tensors by the names of the adapter's input specs, [rows, *shape], dtype of
+                the spec.
+            metadata: What the metadata provider built.
+
+        Returns:
+            Tensors by the names of the adapter's output specs, [rows, *shape], dtype of the spec.
+        """
+
+    @abc.abstractmethod
+    def pack_item(self, item: Mapping[str, Any]) -> EncoderItem:
+        """Checks an item and cuts it into segments; raises ValueError naming what is wrong."""
+
+    @abc.abstractmethod
+    def make_output(self, tensors: Tensors) -> ItemOutput:
+        """Presents an item's outputs.
+
+        Args:
+            tensors: By the names of the adapter's output specs, [item rows, *shape], dtype of the
+                spec.
+
+        Returns:
+            The same under the names that callers know.
+        """
+
+    def make_metadata_provider(self) -> EncoderMetadataProvider[Any]:
+        """Metadata of graphs; by default packed attention in its static form."""
+        return PackedMetadataProvider(
+            attention_for(self.device, self.dtype, captured=True), self.device
+        )
+
+    # ---- lifecycle -------------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self._first_parameter().device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Element type of the weights."""
+        return self._first_parameter().dtype
+
+    def _first_parameter(self) -> torch.Tensor:
+        if not isinstance(self, nn.Module):
+            raise TypeError(f"{type(self).__name__} has to be an nn.Module")
+        return next(self.parameters())
+
+    @property
+    def _adapter(self) -> EncoderGraphIOAdapter:
+        if "_adapter_instance" not in self.__dict__:
+            self.__dict__["_adapter_instance"] = self.make_io_adapter()
+        return self.__dict__["_adapter_instance"]  # type: ignore[no-any-return]
+
+    @property
+    def _lock(self) -> threading.RLock:  # type: ignore[valid-type]
+        return self.__dict__.setdefault("_encode_lock", threading.RLock())  # type: ignore[no-any-return]
+
+    @property
+    def _packers(self) -> dict[bool, Packer]:
+        return self.__dict__.setdefault("_packers_by_eager", {})  # type: ignore[no-any-return]
+
+    @property
+    def _stats(self) -> EncoderStats:
+        return self.__dict__.setdefault("_encoder_stats", EncoderStats())  # type: ignore[no-any-return]
+
+    def configure_encoder_cuda_graph(
+        self, config: MultimodalConfig, max_num_tokens: int | None = None
+    ) -> None:
+        """Selects the tower's own entry.
+
+        Args:
+            config: The multimodal configuration; without an entry for this modality the tower
+                runs eagerly.
+            max_num_tokens: Budget (rows before any merger) for an entry without one of its own;
+                by default that of ``setup_attn_metadata``.
+
+        Raises:
+            RuntimeError: Graphs are captured already.
+        """
+        if self._runner is not None:
+            raise RuntimeError(
+                "encoder graphs are captured already; call release_encoder_cuda_graphs() before "
+                "another configuration"
+            )
+        self._entry = (config.encoder_cuda_graph or {}).get(self.encoder_cuda_graph_modality)
+        self._token_budget = max_num_tokens
+        self._report = None
+        self._no_bucket_reason = EagerReason.OFF
+        self._packers.clear()
+
+    def setup_attn_metadata(
+        self, max_num_tokens: int, attention_metadata_capacity: Mapping[str, int] | None = None
+    ) -> None:
+        """Makes the metadata of eager runs.
+
+        Args:
+            max_num_tokens: Encoder budget: most rows (before any merger) in one eager step. A
+                single longer segment still runs, alone.
+            attention_metadata_capacity: Segments per metadata object (``{"attention": n}``); by
+                default as many as the budget can hold.
+        """
+        capacity = (attention_metadata_capacity or {}).get("attention", max_num_tokens)
+        self.attn_metadata = make_metadata(
+            attention_for(self.device, self.dtype, captured=False),
+            max_segments=capacity,
+            max_segment_len=max_num_tokens,
+            device=self.device,
+        )
+        self._eager_token_budget = max_num_tokens
+        self._packers.clear()
+
+    def planned_buckets(self) -> tuple[Bucket, ...]:
+        """Shapes that a capture would take, ascending; none without a configuration.
+
+        Raises:
+            ValueError: The entry cannot work for this tower.
+            RuntimeError: No budget is known: ``setup_attn_metadata`` has not run.
+        """
+        if self._entry is None:
+            return ()
+        budget = self._entry.max_num_tokens or self._token_budget or self._eager_token_budget
+        if budget is None:
+            raise RuntimeError("call setup_attn_metadata(max_num_tokens=...) before capture")
+        return self._adapter.buckets(
+            explicit=self._entry.buckets,
+            max_segments=self._entry.max_batch_size,
+            token_budget=budget,
+            enable_padding=self._entry.enable_padding,
+        )
+
+    def capture_encoder_cuda_graphs(self, backend: GraphBackend | None = None) -> TowerReport:
+        """Captures the planned buckets, largest first; a second call changes nothing.
+
+        Args:
+            backend: Pool to capture in, shared with other towers; by default a new one.
+
+        Returns:
+            What was captured, dropped and why.
+
+        Raises:
+            ValueError: The entry cannot work, or there is no graph backend for the device.
+            RuntimeError: Weights are not loaded, or ``setup_attn_metadata`` has not run.
+            CaptureError: A bucket failed and ``on_capture_failure`` is ``raise``.
+        """
+        if self._report is not None:
+            return self._report
+        modality = self.encoder_cuda_graph_modality
+        entry, buckets = self._entry, self.planned_buckets()
+        if entry is None:
+            self._report = TowerReport(modality=modality, status="off", reason="not configured")
+            return self._report
+        if self.device.type == "meta":
+            raise RuntimeError("load the weights before capture: parameters are on device meta")
+        backend = backend or graph_backend_for(self.device)
+        if backend is None:
+            raise ValueError(f"there is no graph backend for device {self.device}")
+        start = time.perf_counter()
+        report = TowerReport(
+            modality=modality,
+            status="captured",
+            backend=backend.name,
+            accelerated=backend.accelerated,
+            attention=attention_for(self.device, self.dtype, captured=True).name,
+        )
+        runner = MultimodalEncoderGraphRunner(
+            encoder_fn=self.encoder_forward,
+            metadata_provider=self.make_metadata_provider(),
+            adapter=self._adapter,
+            backend=backend,
+            device=self.device,
+            warmup_steps=entry.warmup_steps,
+            enable_padding=entry.enable_padding,
+        )
+        try:
+            capture_within_limits(runner, backend, buckets, entry, report, self.device)
+        except CaptureError as error:
+            if entry.on_capture_failure == "raise":
+                raise
+            logger.warning("encoder %r serves eagerly: %s", modality, error)
+            report.status, report.reason = "eager", str(error)
+            self._no_bucket_reason = EagerReason.CAPTURE_FAILED
+        else:
+            self._runner = runner
+        report.capture_seconds = time.perf_counter() - start
+        self._report = report
+        self._packers.clear()
+        return report
+
+    def release_encoder_cuda_graphs(self) -> None:
+        """Gives graphs and buffers back; encoding goes on eagerly. Does nothing the second time.
+
+        A later ``capture_encoder_cuda_graphs`` captures afresh.
+        """
+        with self._lock:
+            if self._runner is None:
+                return
+            self._runner.release()
+            self._runner = self._report = None
+            self._no_bucket_reason = EagerReason.RELEASED
+            self._packers.clear()
+
+    # ---- encoding --------------------------------------------------------------------------
+
+    def encode(
+        self, items: Sequence[Mapping[str, Any]], *, eager: bool = False
+    ) -> list[ItemOutput]:
+        """Encodes a batch of items.
+
+        Args:
+            items: Items as ``pack_item`` of the tower describes them; all are checked before any
+                work.
+            eager: Leave the graphs aside (counted as ``requested``).
+
+        Returns:
+            An output per item. The tensors are the caller's own: no later call changes them.
+
+        Raises:
+            ValueError: An item is malformed; the message names its index.
+        """
+        packed = []
+        for index, item in enumerate(items):
+            try:
+                packed.append(self.pack_item(item))
+            except ValueError as error:
+                raise ValueError(f"item {index}: {error}") from None
+        with self._lock, torch.no_grad(), torch.autocast(self.device.type, enabled=False):
+            steps = self.plan([item.segment_lengths for item in packed], eager=eager)
+            specs = self._adapter.output_specs
+            lengths = [item.num_tokens for item in packed]
+            sinks = {
+                name: torch.empty(
+                    spec.rows(sum(lengths)), *spec.shape, dtype=spec.dtype, device=self.device
+                )
+                for name, spec in specs.items()
+            }
+            for step in steps:
+                if isinstance(step, Replay) and self._runner is not None:
+                    self._runner.replay(step, packed, sinks)
+                else:
+                    self._run_eager(step, packed, sinks)
+            self._count(len(packed), steps)
+        split = {n: s.split([specs[n].rows(t) for t in lengths]) for n, s in sinks.items()}
+        return [
+            self.make_output({name: parts[i] for name, parts in split.items()})
+            for i in range(len(packed))
+        ]
+
+    def plan(self, items: Sequence[Sequence[int]], *, eager: bool = False) -> tuple[Step, ...]:
+        """The steps that ``encode`` would take.
+
+        Args:
+            items: Segment lengths (tokens before any merger) per item.
+            eager: Leave the graphs aside.
+
+        Returns:
+            Replays and eager steps, with their reasons.
+        """
+        return self._packer(eager).plan(items)
+
+    def encoder_stats(self) -> EncoderStats:
+        """A copy of the counters."""
+        with self._lock:
+            return self._stats.model_copy(deep=True)
+
+    def _packer(self, eager: bool) -> Packer:
+        if eager not in self._packers:
+            graphs = self._runner is not None and not eager
+            report = self._report if graphs else None
+            self._packers[eager] = Packer(
+                self._runner.buckets if self._runner is not None and graphs else (),
+                cost=_replay_times(report),
+                enable_padding=self._entry is None or self._entry.enable_padding,
+                eager_token_budget=self._eager_token_budget or 1,
+                no_bucket_reason=EagerReason.REQUESTED if eager else self._no_bucket_reason,
+            )
+        return self._packers[eager]
+
+    def _run_eager(self, step: Step, items: Sequence[EncoderItem], sinks: Tensors) -> None:
+        num_tokens = step.load.num_tokens
+        inputs = self._adapter.allocate_inputs(num_tokens, self.device)
+        self._adapter.fill(inputs, items, step.runs)
+        metadata = self._eager_metadata(step)
+        outputs = self.encoder_forward(inputs, metadata)
+        self._adapter.read(dict(outputs), step.runs, sinks)
+
+    def _eager_metadata(self, step: Step) -> PackedAttnMetadata:
+        load, own = step.load, self.attn_metadata
+        if own is not None and load.num_segments <= own.max_segments:
+            # Exactly this layout: empty segments and a loose bound cost attention blocks.
+            metadata = PackedAttnMetadata(
+                own.cu_seqlens[: load.num_segments + 1], (), load.longest_segment, own.attention
+            )
+        else:
+            metadata = make_metadata(
+                attention_for(self.device, self.dtype, captured=False),
+                max_segments=load.num_segments,
+                max_segment_len=load.longest_segment,
+                device=self.device,
+            )
+        metadata.refresh(step.segment_lengths)
+        return metadata
+
+    def _count(self, num_items: int, steps: Sequence[Step]) -> None:
+        self._stats.record(num_items, steps)
+        if self._entry is None or not self._entry.enable_replay_stats:
+            return
+        replays = [step.bucket.label for step in steps if isinstance(step, Replay)]
+        eager = [step.reason.value for step in steps if isinstance(step, Eager)]
+        logger.info(
+            "encoder %s: items=%d tokens=%d replays=%s eager=%s",
+            self.encoder_cuda_graph_modality,
+            num_items,
+            sum(step.load.num_tokens for step in steps),
+            replays,
+            eager,
+        )
+
+
+def _replay_times(report: TowerReport | None) -> dict[Bucket, float] | None:
+    """Measured cost of the kept buckets; None where replay times say nothing."""
+    if report is None or not report.accelerated:
+        return None
+    return {
+        Bucket(b.num_tokens, b.max_segments, b.max_segment_len): b.replay_ms
+        for b in report.buckets
+        if b.kept and b.replay_ms is not None
+    }
