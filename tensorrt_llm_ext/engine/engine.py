@@ -1,0 +1,235 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""The embedded engine: its constructor is the lifecycle, its steps serve requests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, ClassVar
+
+from ..graphs.lifecycle import refuse_impossible
+from ..graphs.report import EncoderStats, KvCacheReport, StartupReport, TowerReport
+from ..llmapi.llm_args import LlmArgs
+from ..llmapi.sampling_params import SamplingParams
+from ..towers import load_tower, modalities_of, setup_mm_encoder_cuda_graphs
+from . import kv_cache, loading
+from .generation import Generator
+from .media_inputs import MediaInputs
+from .prompts import PromptBuilder
+from .results import RequestOutput, StepEvent
+from .scheduler import Limits
+from .step_loop import StepLoop
+
+
+class TorchEngine:
+    """torch and transformers on one device, with encoders of ours.
+
+    Serving methods may be called from several threads.
+
+    Args:
+        args: Engine arguments.
+
+    Raises:
+        ValueError: The arguments, the checkpoint or the memory do not allow the engine to run.
+    """
+
+    supports_encoder_graph_lifecycle: ClassVar[bool] = True
+
+    def __init__(self, args: LlmArgs) -> None:
+        self.args = args
+        self._phase_seconds: dict[str, float] = {}
+        self._towers: dict[str, Any] = {}
+        self._tower_reports: list[TowerReport] = []
+        self._notices: list[str] = list(args.notices)
+        self._loop: StepLoop | None = None
+        with ExitStack() as on_failure:
+            # A half-built engine must not keep graphs, or their memory, alive.
+            on_failure.callback(self.shutdown)
+            self._refuse_impossible()
+            self._load_weights()
+            self._setup_attn_metadata()
+            self._capture_encoder_graphs()
+            self._size_kv_cache()
+            self._get_ready()
+            on_failure.pop_all()
+
+    # ---- lifecycle, in order ----
+
+    def _refuse_impossible(self) -> None:
+        with self._phase("check"):
+            self.device = loading.resolve_device(self.args.device)
+            refuse_impossible(self.args.multimodal_config, type(self), self.device)
+            self._folder = loading.check_folder(self.args.model)
+            self._config = loading.load_config(
+                self._folder, trust_remote_code=self.args.trust_remote_code
+            )
+            self.dtype = loading.resolve_dtype(self.args.dtype, self._config)
+
+    def _load_weights(self) -> None:
+        with self._phase("load weights"):
+            for modality in modalities_of(self._folder):
+                self._towers[modality] = load_tower(
+                    self._folder, modality=modality, device=self.device, dtype=self.dtype
+                )
+            if "image" not in self._towers:
+                raise ValueError(
+                    f"{self._folder} has no image encoder (found: "
+                    f"{sorted(self._towers) or 'none'}); the torch "
+                    "engine serves Qwen3-VL models"
+                )
+            image = self._towers["image"]
+            self._loaded = loading.load_language_model(
+                self._folder,
+                self._config,
+                visual=loading.EncodedFeatures(
+                    image.out_hidden_size, image.spatial_merge_size, image.dtype
+                ),
+                device=self.device,
+                tokenizer=self.args.tokenizer,
+                trust_remote_code=self.args.trust_remote_code,
+            )
+            self._prompts = PromptBuilder(
+                self._loaded.tokenizer, MediaInputs(self._folder), self._loaded.placeholder_ids
+            )
+
+    def _setup_attn_metadata(self) -> None:
+        with self._phase("attention metadata"):
+            for tower in self._towers.values():
+                tower.setup_attn_metadata(max_num_tokens=self.args.encoder_token_budget)
+
+    def _capture_encoder_graphs(self) -> None:
+        """Validate all towers' settings together, then capture; without a setting, do nothing."""
+        if not self.args.multimodal_config.encoder_cuda_graph:
+            return
+        with self._phase("capture"):
+            self._tower_reports = setup_mm_encoder_cuda_graphs(
+                self._towers,
+                self.args.multimodal_config,
+                max_num_tokens=self.args.encoder_token_budget,
+            )
+
+    def _size_kv_cache(self) -> None:
+        with self._phase("size KV cache"):
+            text = self._config.get_text_config()
+            self._generator = Generator(self._loaded, self.device)
+            reserved = self._activation_reserve()
+            self.kv_report: KvCacheReport = kv_cache.size_kv_cache(
+                self.args.kv_cache_config,
+                free_bytes=kv_cache.free_memory(self.device),
+                reserved_bytes=reserved,
+                graph_bytes=sum(report.graph_memory_bytes for report in self._tower_reports),
+                bytes_per_token=kv_cache.kv_bytes_per_token(self._config, self.dtype),
+                num_layers=text.num_hidden_layers,
+                max_seq_len=self.args.max_seq_len,
+            )
+
+    def _get_ready(self) -> None:
+        with self._phase("get ready"):
+            limits = Limits(
+                max_batch_size=self.args.max_batch_size,
+                max_num_tokens=self.args.max_num_tokens,
+                max_seq_len=self._max_seq_len(),
+                kv_tokens=self.kv_report.tokens,
+                encoder_items=self.args.encoder_batch_budget,
+                encoder_rows=self.args.encoder_token_budget,
+            )
+            self._loop = StepLoop(
+                generator=self._generator,
+                prompts=self._prompts,
+                encode=self._towers["image"].encode,
+                limits=limits,
+                eos_token_ids=self._loaded.eos_token_ids,
+            )
+        self.startup_report = StartupReport(
+            model=str(self.args.model),
+            device=str(self.device),
+            dtype=str(self.dtype).removeprefix("torch."),
+            towers=self._tower_reports
+            or [TowerReport(modality=m, status="off") for m in self._towers],
+            kv_cache=self.kv_report,
+            phase_seconds=self._phase_seconds,
+            notices=self._notices,
+        )
+
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self._phase_seconds[name] = time.perf_counter() - start
+
+    def _max_seq_len(self) -> int:
+        """The user's, else the model's, cut to what the KV cache holds; a cut is told."""
+        if self.args.max_seq_len is not None:
+            return self.args.max_seq_len
+        positions = self._loaded.max_positions
+        if positions <= self.kv_report.tokens:
+            return positions
+        self._notices.append(
+            f"max_seq_len is {self.kv_report.tokens}: the model allows {positions}, the KV cache "
+            "holds less"
+        )
+        return self.kv_report.tokens
+
+    def _activation_reserve(self) -> int:
+        """Peak of a full prefill and an eager encoder run: measured on CUDA, estimated on a CPU."""
+        rows = self.args.max_num_tokens
+        if self.args.max_seq_len is not None:
+            rows = min(rows, self.args.max_seq_len)
+        rows = min(rows, self._loaded.max_positions)
+        text, vision = self._config.get_text_config(), self._config.vision_config
+        size = self.dtype.itemsize
+        encoder = kv_cache.estimate_peak(
+            self.args.encoder_token_budget, vision.hidden_size, vision.intermediate_size, size
+        )
+        if self.device.type != "cuda":
+            inner = text.intermediate_size
+            return encoder + kv_cache.estimate_peak(rows, text.hidden_size, inner, size)
+        return encoder + kv_cache.measure_peak(self.device, lambda: self._generator.probe(rows))
+
+    # ---- serving ----
+
+    @property
+    def loop(self) -> StepLoop:
+        """The step loop; it exists once the constructor is through."""
+        if self._loop is None:
+            raise RuntimeError("the engine is not ready: its constructor has not finished")
+        return self._loop
+
+    def generate(
+        self, prompts: Sequence[Any], params: Sequence[SamplingParams]
+    ) -> list[RequestOutput]:
+        """Serve a list of prompts to the end; see :meth:`StepLoop.generate`."""
+        return self.loop.generate(prompts, params)
+
+    def submit(self, inputs: Any, params: SamplingParams | None = None) -> int:
+        """Queue a request; see :meth:`StepLoop.submit`."""
+        return self.loop.submit(inputs, params)
+
+    def step(self) -> list[StepEvent]:
+        """Admit, encode, prefill and decode once; see :meth:`StepLoop.step`."""
+        return self.loop.step()
+
+    def cancel(self, request_id: int) -> StepEvent | None:
+        """End a request now; see :meth:`StepLoop.cancel`."""
+        return self.loop.cancel(request_id)
+
+    def take(self, request_id: int) -> RequestOutput | None:
+        """Hand over a finished request; see :meth:`StepLoop.take`."""
+        return self.loop.take(request_id)
+
+    def encode_multimodal(self, data: Mapping[str, Any]) -> dict[str, list[Any]]:
+        """Encode media without a prompt; see :meth:`StepLoop.encode_multimodal`."""
+        return self.loop.encode_multimodal(data)
+
+    def encoder_stats(self) -> dict[str, EncoderStats]:
+        """Counters of each encoder since start-up."""
+        return {modality: tower.encoder_stats() for modality, tower in self._towers.items()}
+
+    def shutdown(self) -> None:
+        """Cancel what runs and release the encoder graphs. May be called twice."""
+        if self._loop is not None:
+            self._loop.close()
+        for tower in self._towers.values():
+            tower.release_encoder_cuda_graphs()

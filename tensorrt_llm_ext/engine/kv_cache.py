@@ -1,0 +1,148 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""How many tokens the KV cache may hold: memory really left after encoder graphs were captured.
+
+On CUDA the driver is asked, because graphs hold memory that torch's allocator does not count. On a
+CPU it is the host's available memory, or what a container's limit leaves of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from ..graphs.report import KvCacheReport
+from ..llmapi.llm_args import KvCacheConfig
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def kv_bytes_per_token(config: Any, dtype: torch.dtype) -> int:
+    """Bytes of keys and values of all layers for one token.
+
+    Args:
+        config: Model configuration of transformers.
+        dtype: Dtype of the cache.
+    """
+    text = config.get_text_config()
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    return int(2 * text.num_hidden_layers * heads * head_dim * dtype.itemsize)
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that can still be allocated on a device."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()
+        return int(torch.cuda.mem_get_info(device)[0])
+    available = int(psutil.virtual_memory().available)
+    limit = _cgroup_value("memory.max")
+    used = _cgroup_value("memory.current")
+    if limit is not None and used is not None:
+        available = min(available, max(limit - used, 0))
+    return available
+
+
+def measure_peak(device: torch.device, work: Callable[[], object]) -> int:
+    """Bytes that some work allocates at its peak, on top of what is allocated now. CUDA only."""
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    work()
+    torch.cuda.synchronize(device)
+    return int(torch.cuda.max_memory_allocated(device) - before)
+
+
+def estimate_peak(rows: int, width: int, inner: int, itemsize: int) -> int:
+    """Bytes of one transformer layer's activations, for hosts where a peak cannot be measured.
+
+    Args:
+        rows: Tokens of one forward.
+        width: Hidden size.
+        inner: Width of the MLP.
+        itemsize: Bytes of one element.
+    """
+    # Residual, norm, q, k, v, attention output in fp32 or less; gate, up and their product.
+    return rows * (8 * width * max(itemsize, 4) + 3 * inner * itemsize)
+
+
+def size_kv_cache(
+    config: KvCacheConfig,
+    *,
+    free_bytes: int,
+    reserved_bytes: int,
+    graph_bytes: int,
+    bytes_per_token: int,
+    num_layers: int,
+    max_seq_len: int | None,
+) -> KvCacheReport:
+    """Work out the size of the KV cache.
+
+    Args:
+        config: The user's settings; an explicit ``max_tokens`` is taken as it is.
+        free_bytes: Memory left after capture.
+        reserved_bytes: Memory kept back for activations.
+        graph_bytes: Memory that the encoder graphs took.
+        bytes_per_token: Of :func:`kv_bytes_per_token`.
+        num_layers: Decoder layers; one layer exists twice while the cache grows.
+        max_seq_len: Longest request the user asked for, or None for "what fits".
+
+    Returns:
+        The report; ``tokens`` is the size.
+
+    Raises:
+        ValueError: Not one request of ``max_seq_len`` fits.
+    """
+    cost = bytes_per_token * (num_layers + 1) / num_layers
+
+    def fits(free: int) -> int:
+        return max(int((free * config.free_gpu_memory_fraction - reserved_bytes) / cost), 0)
+
+    explicit = config.max_tokens is not None
+    tokens = config.max_tokens if config.max_tokens is not None else fits(free_bytes)
+    without = tokens if explicit else fits(free_bytes + graph_bytes)
+    report = KvCacheReport(
+        tokens=tokens,
+        tokens_without_graphs=without,
+        bytes_per_token=bytes_per_token,
+        free_bytes=free_bytes,
+        reserved_bytes=reserved_bytes,
+        explicit=explicit,
+    )
+    needed = 2 if max_seq_len is None else max_seq_len
+    if explicit or tokens >= needed:
+        return report
+    numbers = (
+        f"KV cache: {free_bytes:,} bytes free after capture x free_gpu_memory_fraction "
+        f"{config.free_gpu_memory_fraction:g} - {reserved_bytes:,} reserved for activations hold "
+        f"{tokens:,} "
+        f"tokens of {bytes_per_token:,} bytes; one request of max_seq_len {needed:,} does not fit"
+    )
+    raise ValueError(f"{numbers}. {_advice(config, tokens, without, needed)}")
+
+
+def _advice(config: KvCacheConfig, tokens: int, without: int, needed: int) -> str:
+    if without >= needed:
+        return (
+            f"Without encoder graphs {without:,} tokens fit: set a smaller max_graph_memory or "
+            "fewer buckets, "
+            f"or max_seq_len={tokens}"
+        )
+    if tokens >= 2:
+        return f"Set max_seq_len={tokens} or less, or free memory"
+    if config.free_gpu_memory_fraction < 0.9:
+        return "Raise free_gpu_memory_fraction, or lower max_num_tokens and encoder_max_num_tokens"
+    return "Lower max_num_tokens and encoder_max_num_tokens, use a smaller dtype, or free memory"
+
+
+def _cgroup_value(name: str) -> int | None:
+    path = _CGROUP / name
+    if not path.is_file():
+        return None
+    text = path.read_text(encoding="ascii").strip()
+    return int(text) if text.isdigit() else None

@@ -1,0 +1,73 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""The next token of one request: transformers' logits processors and torch's multinomial."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from transformers import (
+    LogitsProcessorList,
+    MinNewTokensLengthLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from ..llmapi.sampling_params import SamplingParams
+
+
+class Sampler:
+    """Draws the tokens of one request; its random state is its own, so batch mates do not matter.
+
+    The same seed gives the same tokens; a request without one has seed 0.
+
+    Args:
+        params: The request's sampling parameters.
+        eos_token_ids: Ids held back until ``min_tokens`` tokens exist.
+        device: Device of the logits.
+    """
+
+    def __init__(
+        self, params: SamplingParams, eos_token_ids: Sequence[int], device: torch.device
+    ) -> None:
+        self._processors = LogitsProcessorList()
+        if params.min_tokens and eos_token_ids:
+            held_back = MinNewTokensLengthLogitsProcessor(
+                prompt_length_to_skip=0,
+                min_new_tokens=params.min_tokens,
+                eos_token_id=list(eos_token_ids),
+                device=str(device),
+            )
+            self._processors.append(held_back)
+        self._generator: torch.Generator | None = None
+        if params.greedy:
+            return
+        if params.temperature is not None and params.temperature != 1:
+            self._processors.append(TemperatureLogitsWarper(float(params.temperature)))
+        if params.top_k:
+            self._processors.append(TopKLogitsWarper(params.top_k))
+        if params.top_p is not None and params.top_p < 1:
+            self._processors.append(TopPLogitsWarper(float(params.top_p)))
+        self._generator = torch.Generator(device=device)
+        self._generator.manual_seed(params.seed or 0)
+
+    def next_token(self, logits: torch.Tensor, generated: Sequence[int]) -> torch.Tensor:
+        """Draw one token.
+
+        Args:
+            logits: Float tensor [vocab] of the last position.
+            generated: Tokens drawn so far.
+
+        Returns:
+            Int64 tensor [] on the logits' device, so that a batch is read back once.
+        """
+        scores = logits[None].float()
+        if self._processors:
+            history = torch.tensor([list(generated)], dtype=torch.long, device=logits.device)
+            scores = self._processors(history, scores)  # type: ignore[arg-type]
+        if self._generator is None:
+            return scores[0].argmax()
+        probabilities = scores.softmax(dim=-1)
+        return torch.multinomial(probabilities, 1, generator=self._generator)[0, 0]

@@ -1,0 +1,319 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""Requests in, tokens out: one step admits, encodes, prefills and decodes once.
+
+Between steps anything may change: requests join, leave and are cancelled.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ..llmapi.sampling_params import SamplingParams
+from .detokenizer import Detokenizer
+from .errors import EngineClosedError, RequestError
+from .generation import Generator
+from .prompts import MODALITIES, PromptBuilder, as_items
+from .results import CompletionOutput, RequestOutput, StepEvent
+from .sampling import Sampler
+from .scheduler import FinishReason, Limits, Request, Scheduler
+
+EncodeFn = Callable[[list[dict[str, Any]]], Sequence[Any]]
+
+
+class StepLoop:
+    """Serves requests; all methods may be called from several threads, a step runs under one lock.
+
+    Args:
+        generator: Runs the language model.
+        prompts: Builds prompts.
+        encode: Encodes a list of tower inputs (pictures and videos share a tower).
+        limits: What fits.
+        eos_token_ids: Ids that end a text.
+    """
+
+    def __init__(
+        self,
+        *,
+        generator: Generator,
+        prompts: PromptBuilder,
+        encode: EncodeFn,
+        limits: Limits,
+        eos_token_ids: Sequence[int],
+    ) -> None:
+        self.limits = limits
+        self._generator = generator
+        self._prompts = prompts
+        self._encode_items = encode
+        self._eos = tuple(eos_token_ids)
+        self._scheduler = Scheduler(limits)
+        self._requests: dict[int, Request] = {}
+        self._ids = itertools.count()
+        self._lock = threading.RLock()
+        self._closed = False
+
+    def submit(self, inputs: Any, params: SamplingParams | None = None) -> int:
+        """Queue a request.
+
+        Args:
+            inputs: See :meth:`PromptBuilder.prepare`.
+            params: Sampling parameters; defaults when None.
+
+        Returns:
+            The request's id.
+
+        Raises:
+            RequestError: The request can never be served; nothing was encoded for it.
+            EngineClosedError: The engine was shut down.
+        """
+        self._check_open()
+        params = params or SamplingParams()
+        prompt = self._prompts.prepare(inputs)
+        # Before pixels are touched: a hopeless request costs arithmetic on sizes only.
+        new_tokens = self.limits.new_tokens(len(prompt.token_ids), params.max_tokens)
+        load = self._prompts.media.load
+        request = Request(
+            id=next(self._ids),
+            prompt=prompt,
+            params=params,
+            max_new_tokens=new_tokens,
+            sampler=Sampler(params, self._eos, self._generator.device),
+            detokenizer=Detokenizer(
+                self._prompts.tokenizer,
+                params.stop or (),
+                skip_special_tokens=params.skip_special_tokens,
+                min_tokens=params.min_tokens or 0,
+            ),
+            inputs={m: [load(item) for item in items] for m, items in prompt.items.items()},
+        )
+        with self._lock:
+            self._check_open()
+            self._requests[request.id] = request
+            self._scheduler.add(request)
+        return request.id
+
+    def generate(
+        self, prompts: Sequence[Any], params: Sequence[SamplingParams]
+    ) -> list[RequestOutput]:
+        """Serve a list of prompts to the end, batched with whatever else runs.
+
+        Args:
+            prompts: One prompt each, see :meth:`PromptBuilder.prepare`.
+            params: One entry a prompt.
+
+        Returns:
+            One result a prompt; a prompt that cannot be served has ``error`` set and no outputs.
+
+        Raises:
+            EngineClosedError: The engine was shut down.
+        """
+        results: list[RequestOutput | int] = []
+        try:
+            for prompt, its_params in zip(prompts, params, strict=True):
+                try:
+                    results.append(self.submit(prompt, its_params))
+                except RequestError as error:
+                    text = prompt.get("prompt") if isinstance(prompt, Mapping) else None
+                    results.append(RequestOutput(-1, text, error=str(error)))
+            return [r if isinstance(r, RequestOutput) else self._finish(r) for r in results]
+        finally:
+            # On the way out by an exception nobody else knows these ids, so nobody could end them.
+            for result in results:
+                if not isinstance(result, RequestOutput):
+                    self.cancel(result)
+                    self._requests.pop(result, None)
+
+    def step(self) -> list[StepEvent]:
+        """Admit, encode, prefill and decode once.
+
+        Returns:
+            What happened, in order; empty when nothing waits or runs.
+
+        Raises:
+            EngineClosedError: The engine was shut down.
+        """
+        with self._lock:
+            self._check_open()
+            healthy = False
+            try:
+                events = self._serve_newcomers(self._scheduler.admit())
+                events += self._decode()
+                healthy = True
+            finally:
+                if not healthy:
+                    self._drop_running("the step it ran in failed")
+            return events
+
+    def cancel(self, request_id: int) -> StepEvent | None:
+        """End a request now; unknown and finished ids are ignored.
+
+        Returns:
+            Its last event, or None when there was nothing to end.
+        """
+        with self._lock:
+            request = self._requests.get(request_id)
+            if request is None or request.finish_reason is not None:
+                return None
+            return self._end(request, "cancelled")
+
+    def take(self, request_id: int) -> RequestOutput | None:
+        """Hand over the result of a finished request and forget it; None while it runs.
+
+        Raises:
+            KeyError: No such request, or it was taken before.
+        """
+        with self._lock:
+            request = self._requests[request_id]
+            if request.finish_reason is None:
+                return None
+            del self._requests[request_id]
+        outputs = []
+        if request.finish_reason != "error":
+            text = request.detokenizer.text
+            outputs.append(CompletionOutput(0, text, request.token_ids, request.finish_reason))
+        return RequestOutput(
+            request_id=request.id,
+            prompt=request.prompt.text,
+            prompt_token_ids=request.prompt.token_ids,
+            outputs=outputs,
+            error=request.error,
+        )
+
+    def encode_multimodal(self, data: Mapping[str, Any]) -> dict[str, list[Any]]:
+        """Encode media without a prompt.
+
+        Args:
+            data: Media of each modality, as in ``multi_modal_data``.
+
+        Returns:
+            One output an item of each modality: ``features`` [tokens, out] and ``deepstack``, in
+            the dtype and on the device of the engine.
+
+        Raises:
+            RequestError: An item cannot be used, or the model has no such encoder.
+            EngineClosedError: The engine was shut down.
+        """
+        self._check_open()
+        unknown = [m for m in data if m not in MODALITIES]
+        if unknown:
+            raise RequestError(
+                f"modality {unknown[0]!r} has no encoder here; allowed: {', '.join(MODALITIES)}"
+            )
+        media = self._prompts.media
+        planned = {m: [media.plan(m, i) for i in as_items(m, v)] for m, v in data.items()}
+        inputs = {m: [media.load(item) for item in items] for m, items in planned.items()}
+        with self._lock:
+            self._check_open()
+            return self._encode([inputs])[0]
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits and nothing runs."""
+        return self._scheduler.idle
+
+    def close(self) -> None:
+        """Cancel everything and take no more requests. May be called twice."""
+        with self._lock:
+            self._closed = True
+            for request in list(self._requests.values()):
+                if request.finish_reason is None:
+                    self._end(request, "cancelled")
+
+    def _finish(self, request_id: int) -> RequestOutput:
+        while (output := self.take(request_id)) is None:
+            self.step()
+        return output
+
+    # ---- one step ----
+
+    def _serve_newcomers(self, admitted: Sequence[Request]) -> list[StepEvent]:
+        """Encode the newcomers' media in one call, read their prompts, draw their first tokens."""
+        if not admitted:
+            return []
+        encoded = self._encode([request.inputs for request in admitted])
+        caches, tokens = [], []
+        for request, outputs in zip(admitted, encoded, strict=True):
+            request.inputs = {}
+            logits, cache = self._generator.prefill(request, outputs)
+            tokens.append(request.sampler.next_token(logits, ()))
+            caches.append(cache)
+        self._generator.batch.join(caches)
+        return self._take_tokens(admitted, torch.stack(tokens))
+
+    def _decode(self) -> list[StepEvent]:
+        running = list(self._scheduler.running)
+        if not running:
+            return []
+        logits = self._generator.decode(running)
+        tokens = [
+            request.sampler.next_token(row, request.token_ids)
+            for request, row in zip(running, logits, strict=True)
+        ]
+        return self._take_tokens(running, torch.stack(tokens))
+
+    def _encode(
+        self, inputs: Sequence[dict[str, list[dict[str, Any]]]]
+    ) -> list[dict[str, list[Any]]]:
+        """Encode the media of several requests in one call and hand the outputs back to each."""
+        flat = [
+            (i, m, item) for i, groups in enumerate(inputs) for m in groups for item in groups[m]
+        ]
+        encoded: list[dict[str, list[Any]]] = [{m: [] for m in groups} for groups in inputs]
+        if flat:
+            outputs = self._encode_items([item for _, _, item in flat])
+            for (i, modality, _), output in zip(flat, outputs, strict=True):
+                encoded[i][modality].append(output)
+        return encoded
+
+    def _take_tokens(self, requests: Sequence[Request], tokens: torch.Tensor) -> list[StepEvent]:
+        """Give each request its token; those that end leave the batch, together."""
+        events, ended = [], []
+        for request, token in zip(requests, tokens.tolist(), strict=True):
+            request.token_ids.append(token)
+            text = request.detokenizer.push(token)
+            request.finish_reason = self._finish_reason(request, token)
+            if request.finish_reason is not None:
+                text += request.detokenizer.finish()
+                ended.append(request)
+            events.append(StepEvent(request.id, token, text, request.finish_reason))
+        self._leave(ended)
+        return events
+
+    def _finish_reason(self, request: Request, token: int) -> FinishReason | None:
+        if request.detokenizer.stopped:
+            return "stop"
+        if token in self._eos and not request.params.ignore_eos:
+            return "stop"
+        return "length" if len(request.token_ids) >= request.max_new_tokens else None
+
+    def _end(self, request: Request, reason: FinishReason, error: str | None = None) -> StepEvent:
+        """End a request from outside: its text so far is kept."""
+        request.finish_reason, request.error = reason, error
+        request.inputs = {}
+        self._leave([request])
+        return StepEvent(request.id, None, request.detokenizer.finish(), reason, error)
+
+    def _leave(self, requests: Sequence[Request]) -> None:
+        """Take requests out of queue, batch and cache (row i of the cache is running[i])."""
+        if not requests:
+            return
+        batch, running = self._generator.batch, self._scheduler.running
+        rows = range(len(batch.lengths))
+        batch.keep([row for row in rows if running[row] not in requests])
+        for request in requests:
+            self._scheduler.remove(request)
+
+    def _drop_running(self, why: str) -> None:
+        """After a failed step cache and batch may disagree: nothing of the batch can go on."""
+        self._generator.batch.keep([])
+        for request in list(self._scheduler.running):
+            self._end(request, "error", why)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EngineClosedError("the engine was shut down; make a new LLM")

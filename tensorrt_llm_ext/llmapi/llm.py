@@ -1,0 +1,178 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""`LLM`: a model that answers about pictures and videos."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from types import TracebackType
+from typing import Any
+
+from ..engine.engine import TorchEngine
+from ..engine.errors import EngineClosedError, RequestError
+from ..engine.prompts import is_token_ids
+from ..engine.results import RequestOutput
+from ..graphs.report import EncoderStats, StartupReport
+from .llm_args import LlmArgs
+from .mm_config import MultimodalConfig
+from .sampling_params import SamplingParams
+
+EngineFactory = Callable[[LlmArgs], Any]
+
+_ENGINES: dict[str, EngineFactory] = {"torch": TorchEngine}
+
+
+def engine_of(backend: str) -> EngineFactory:
+    """Engine class of a backend name; "auto" is the embedded engine unless a binding is registered.
+
+    Args:
+        backend: "auto", "torch" or "tensorrt_llm".
+
+    Returns:
+        The engine class.
+
+    Raises:
+        ValueError: No engine of that name is available here.
+    """
+    if backend == "auto":
+        return _ENGINES.get("tensorrt_llm", TorchEngine)
+    if backend not in _ENGINES:
+        raise ValueError(
+            f"backend {backend!r} is not available here (TensorRT-LLM is not installed or not "
+            "bound); "
+            f"available: {', '.join(sorted(_ENGINES))}. Use backend='torch' or 'auto'"
+        )
+    return _ENGINES[backend]
+
+
+class LLM:
+    """A multimodal model, loaded, its encoders captured, ready to generate.
+
+    Args:
+        model: Checkpoint folder.
+        backend: "auto", "torch" (the embedded engine) or "tensorrt_llm".
+        multimodal_config: How the encoders run; a mapping or a model.
+        **args: Every other field of :class:`LlmArgs`, such as ``device``, ``dtype``,
+            ``max_seq_len``, ``kv_cache_config``, ``encoder_max_num_tokens``.
+
+    Raises:
+        ValueError: The arguments, the checkpoint or the memory do not allow the model to run.
+    """
+
+    def __init__(
+        self,
+        model: str | PathLike[str],
+        *,
+        backend: str = "auto",
+        multimodal_config: MultimodalConfig | Mapping[str, Any] | None = None,
+        **args: Any,
+    ) -> None:
+        fields = {
+            "model": model,
+            "backend": backend,
+            "multimodal_config": multimodal_config,
+            **args,
+        }
+        if multimodal_config is None:
+            del fields["multimodal_config"]
+        self.args = LlmArgs.model_validate(fields)
+        self._engine: Any = engine_of(self.args.backend)(self.args)
+        self._closed = False
+
+    def generate(
+        self,
+        inputs: Any,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> RequestOutput | list[RequestOutput]:
+        """Generate text for one prompt or a list of prompts, batched together.
+
+        Args:
+            inputs: One prompt or a list. A prompt is a string, token ids, or a mapping with
+                ``prompt``, ``prompt_token_ids`` or ``messages``, and ``multi_modal_data``.
+            sampling_params: For all prompts, or a list with one entry a prompt.
+
+        Returns:
+            One result for one prompt, a list for a list. In a list, a request that cannot be
+            served comes back with ``error`` set and no outputs; the others are not affected.
+
+        Raises:
+            RequestError: The single prompt cannot be served.
+            ValueError: The number of sampling parameters is not the number of prompts.
+            EngineClosedError: ``shutdown`` was called.
+        """
+        engine = self._running_engine()
+        single = not isinstance(inputs, (list, tuple)) or is_token_ids(inputs)
+        prompts = [inputs] if single else list(inputs)
+        outputs: list[RequestOutput] = engine.generate(
+            prompts, _params_list(sampling_params, len(prompts))
+        )
+        if not single:
+            return outputs
+        if outputs[0].error is not None:
+            raise RequestError(outputs[0].error)
+        return outputs[0]
+
+    def encode_multimodal(self, data: Mapping[str, Any]) -> dict[str, list[Any]]:
+        """Encode pictures and videos without generating.
+
+        Args:
+            data: ``{"image": [...], "video": [...]}``.
+
+        Returns:
+            One output an item of each modality: ``features`` [tokens, out] and ``deepstack``.
+
+        Raises:
+            RequestError: An item cannot be used.
+            EngineClosedError: ``shutdown`` was called.
+        """
+        outputs: dict[str, list[Any]] = self._running_engine().encode_multimodal(data)
+        return outputs
+
+    @property
+    def startup_report(self) -> StartupReport:
+        """What was captured, dropped and why; memory and KV tokens."""
+        report: StartupReport = self._engine.startup_report
+        return report
+
+    def encoder_stats(self) -> dict[str, EncoderStats]:
+        """Counters of each encoder since start-up."""
+        stats: dict[str, EncoderStats] = self._running_engine().encoder_stats()
+        return stats
+
+    def shutdown(self) -> None:
+        """Cancel what runs and release the encoder graphs. May be called twice."""
+        self._closed = True
+        self._engine.shutdown()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.shutdown()
+
+    def _running_engine(self) -> Any:
+        if self._closed:
+            raise EngineClosedError("shutdown() was called; make a new LLM")
+        return self._engine
+
+
+def _params_list(
+    params: SamplingParams | Sequence[SamplingParams] | None, count: int
+) -> list[SamplingParams]:
+    """One set of sampling parameters a prompt."""
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * count
+    wrong = [p for p in params if not isinstance(p, SamplingParams)]
+    if wrong:
+        raise ValueError(f"sampling_params holds a {type(wrong[0]).__name__}; use SamplingParams")
+    if len(params) != count:
+        raise ValueError(
+            f"{len(params)} sampling_params for {count} prompts; give one, or one a prompt"
+        )
+    return list(params)
