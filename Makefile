@@ -1,0 +1,135 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+#
+#   make demo          answer a question about a real photograph with a tiny checkpoint
+#   make test          everything that CI runs
+#   make test-gpu      the tests that need a CUDA GPU
+#   make test-latest   the test suite with the newest transformers, in an environment of its own
+#   make bench         measure the encoders, write benchmarks/results/, refresh README's table
+#   make schema        regenerate schemas/            make lint    linters and types only
+#   make manifest      regenerate api_manifest.json   make clean   remove everything generated
+#
+# Variables:
+#   PYTHON=python3.12                    interpreter that creates .venv
+#   VENV_FLAGS=--system-site-packages    reuse an installed torch (a CUDA or vendor build)
+#   SKIP_VENV=1                          use PYTHON as it is and install nothing
+#   MODEL=dir IMAGE=file QUICKSTART_FLAGS="..."    what `make demo` runs
+
+PYTHON ?= python3
+VENV ?= .venv
+VENV_FLAGS ?=
+SKIP_VENV ?=
+MODEL ?= build/tiny_qwen3_vl
+IMAGE ?=
+QUICKSTART_FLAGS ?= --encoder_max_num_tokens 1024
+PYTEST_FLAGS ?=
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.ONESHELL:
+.PHONY: demo test test-gpu test-latest bench schema manifest lint checks clean help
+
+# With an installed torch in sight its version is taken as it is, all other pins stay.
+CONSTRAINTS := constraints.txt
+ifneq ($(findstring --system-site-packages,$(VENV_FLAGS)),)
+CONSTRAINTS := build/constraints-without-torch.txt
+endif
+
+ifneq ($(SKIP_VENV),)
+PY := $(PYTHON)
+export PYTHONPATH := $(CURDIR)
+DEMO_ENV :=
+DEV_ENV :=
+else
+PY := $(VENV)/bin/python
+DEMO_ENV := $(VENV)/.demo-installed
+DEV_ENV := $(VENV)/.dev-installed
+endif
+
+CLI := $(PY) -m tensorrt_llm_ext.cli
+
+help:
+	@sed -n '4,17s/^# \{0,1\}//p' Makefile
+
+# ---------------------------------------------------------------------------- environments
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV_FLAGS) $(VENV)
+
+build/constraints-without-torch.txt: constraints.txt
+	mkdir -p build
+	grep -v '^torch==' $< > $@
+
+# Rebuilt when the requirements change. The version in __init__.py is read at install time.
+$(VENV)/.%-installed: setup.py $(CONSTRAINTS) | $(VENV)/bin/python
+	echo "installing .[$*] into $(VENV) (minutes the first time: torch is large)"
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+	    -c $(CONSTRAINTS) -e '.[$*]'
+	touch $@
+
+# --------------------------------------------------------------------------------- product
+
+build/tiny_qwen3_vl/config.json: examples/make_tiny_checkpoint.py $(DEMO_ENV)
+	$(PY) examples/make_tiny_checkpoint.py --family qwen3_vl --out build/tiny_qwen3_vl
+
+demo: $(DEMO_ENV) $(if $(filter build/tiny_qwen3_vl,$(MODEL)),build/tiny_qwen3_vl/config.json)
+	image='$(IMAGE)'
+	if [ -z "$$image" ]; then
+	    image=$$($(PY) -c 'import pathlib, sklearn.datasets as d; \
+	        print(pathlib.Path(d.__file__).parent / "images" / "china.jpg")')
+	fi
+	$(PY) examples/quickstart.py --model '$(MODEL)' --image "$$image" $(QUICKSTART_FLAGS)
+
+bench: $(DEV_ENV)
+	for script in benchmarks/bench_*.py; do
+	    echo "== $$script"
+	    $(PY) "$$script"
+	done
+	$(PY) scripts/render_results.py
+
+# ------------------------------------------------------------------------------- generated
+
+schema: $(DEV_ENV)
+	$(CLI) schema
+
+manifest: $(DEV_ENV)
+	$(PY) scripts/api_manifest.py
+
+# ---------------------------------------------------------------------------------- checks
+
+lint: $(DEV_ENV)
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+checks: $(DEV_ENV)
+	$(CLI) schema --check
+	$(PY) scripts/api_manifest.py --check
+	$(PY) scripts/check_tensor_docs.py
+	$(PY) scripts/render_results.py --check
+	$(PY) -m interrogate -c pyproject.toml tensorrt_llm_ext
+
+test: lint checks
+	$(PY) -m pytest -m 'not gpu' $(PYTEST_FLAGS)
+
+test-gpu: $(DEV_ENV)
+	$(PY) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("torch finds no CUDA GPU")'
+	$(PY) -m pytest -m gpu $(PYTEST_FLAGS)
+
+# Everything stays pinned but transformers and what its releases move along with.
+LATEST := .venv-latest
+test-latest: $(CONSTRAINTS)
+	[ -x $(LATEST)/bin/python ] || $(PYTHON) -m venv $(VENV_FLAGS) $(LATEST)
+	mkdir -p build
+	grep -v -i -E '^(transformers|tokenizers|huggingface_hub|hf-xet|safetensors|typer)==' \
+	    $(CONSTRAINTS) > build/constraints-latest.txt
+	$(LATEST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade \
+	    --upgrade-strategy only-if-needed -c build/constraints-latest.txt -e '.[dev]' \
+	    'transformers>=5.17,<6'
+	$(LATEST)/bin/python -c 'import transformers; print("transformers", transformers.__version__)'
+	$(LATEST)/bin/python -m pytest -m 'not gpu' $(PYTEST_FLAGS)
+
+clean:
+	rm -rf .venv .venv-latest build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
