@@ -84,7 +84,7 @@ demo: $(DEMO_ENV) $(if $(filter build/tiny_qwen3_vl,$(MODEL)),build/tiny_qwen3_v
 bench: $(DEV_ENV)
 	for script in benchmarks/bench_*.py; do
 	    echo "== $$script"
-	    $(PY) "$$script"
+	    $(PY) "$$script" --commit "$$(git rev-parse --short HEAD)"
 	done
 	$(PY) scripts/render_results.py
 

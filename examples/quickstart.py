@@ -44,7 +44,8 @@ def main() -> int:
     graphs = {"encoder_cuda_graph": {"image": {"max_batch_size": args.max_batch_size}}}
     with LLM(**engine, multimodal_config=graphs) as llm:
         print(llm.startup_report.render())
-        answer = llm.generate({"messages": question}, sampling).outputs[0]
+        result: Any = llm.generate({"messages": question}, sampling)  # a list for a list
+        answer = result.outputs[0]
         stats = llm.encoder_stats()["image"]
 
     print(f"\n{args.image.name}, {picture.width} x {picture.height} pixels: {args.prompt}")
@@ -55,7 +56,8 @@ def main() -> int:
     )
 
     with LLM(**engine) as llm:
-        eager = llm.generate({"messages": question}, sampling).outputs[0]
+        result = llm.generate({"messages": question}, sampling)
+        eager = result.outputs[0]
     if list(eager.token_ids) != list(answer.token_ids):
         print(f"\nWithout encoder graphs the answer is another one: {eager.text!r}")
         return 1

@@ -21,7 +21,7 @@ import json
 import pkgutil
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -34,7 +34,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "tensorrt_llm_ext"
 
 # Modules whose __all__ is the public surface.
-PUBLIC_MODULES = (PACKAGE, f"{PACKAGE}.towers")
+PUBLIC_MODULES = (PACKAGE, f"{PACKAGE}.llmapi", f"{PACKAGE}.towers")
+# What public methods return, and users read.
+RESULTS = {f"{PACKAGE}.engine.results": ("CompletionOutput", "RequestOutput")}
 # Packages whose pydantic models users construct or read.
 MODEL_PACKAGES = (f"{PACKAGE}.llmapi", f"{PACKAGE}.graphs")
 
@@ -45,8 +47,12 @@ def build_manifest() -> Json:
     """Collect the manifest of the installed package."""
     cli = importlib.import_module(f"{PACKAGE}.cli")
     objects: Json = {}
+    seen: dict[int, str] = {}
     for name in PUBLIC_MODULES:
-        objects.update(describe_module(importlib.import_module(name)))
+        module = importlib.import_module(name)
+        objects.update(describe_module(module, module.__all__, seen))
+    for name, results in RESULTS.items():
+        objects.update(describe_module(importlib.import_module(name), results, seen))
     models: Json = {}
     for name in MODEL_PACKAGES:
         for module in walk_modules(importlib.import_module(name)):
@@ -61,18 +67,30 @@ def walk_modules(package: ModuleType) -> Iterator[ModuleType]:
         yield importlib.import_module(info.name)
 
 
-def describe_module(module: ModuleType) -> Json:
-    """Describe the functions and classes in a module's ``__all__``.
+def describe_module(module: ModuleType, names: Iterable[str], seen: dict[int, str]) -> Json:
+    """Describe functions and classes of a module.
 
     Pydantic models are left to `describe_models`: their arguments are their fields.
+
+    Args:
+        module: The module.
+        names: The names to describe.
+        seen: Key of each object described before, by id; one with two names is described once.
+
+    Returns:
+        Name to description, or to the key of its description.
     """
     out: Json = {}
-    for name in sorted(module.__all__):
+    for name in sorted(names):
         value = getattr(module, name)
+        if not callable(value):
+            continue
         key = f"{module.__name__}.{name}"
-        if inspect.isclass(value):
+        if seen.setdefault(id(value), key) != key:
+            out[key] = f"see {seen[id(value)]}"
+        elif inspect.isclass(value):
             out[key] = describe_class(value)
-        elif callable(value):
+        else:
             out[key] = describe_arguments(value)
     return out
 
@@ -198,7 +216,9 @@ def describe_command(command: click.Command, path: str) -> Json:
         if parameter.required:
             entry["required"] = True
         else:
-            entry["default"] = to_json(parameter.default)
+            default = to_json(parameter.default)
+            is_off = default is None and entry["type"] == "flag"
+            entry["default"] = False if is_off else default
         others = sorted({*parameter.opts, *parameter.secondary_opts} - {long})
         if others:
             entry["also"] = others
@@ -226,6 +246,8 @@ def to_json(value: Any) -> Any:
         return None
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
+    if isinstance(value, Path):
+        return value.as_posix()
     if isinstance(value, enum.Enum):
         return to_json(value.value)
     if isinstance(value, list | tuple):

@@ -50,12 +50,13 @@ def helper(x: int, f: object = print) -> None: ...
 def module(**names: object) -> types.ModuleType:
     made = types.ModuleType("toy")
     vars(made).update(names)
-    made.__all__ = list(names)  # type: ignore[attr-defined]
+    made.__all__ = list(names)
     return made
 
 
 def test_classes_and_functions() -> None:
-    out = api_manifest.describe_module(module(Engine=Engine, helper=helper, version="1"))
+    toy = module(Engine=Engine, helper=helper, version="1", Alias=helper)
+    out = api_manifest.describe_module(toy, toy.__all__, {})
     assert out == {
         "toy.Engine": {
             "__init__": {
@@ -67,10 +68,11 @@ def test_classes_and_functions() -> None:
                 "inputs": {"type": "list[str]"},
                 "params": {"type": "Config | None", "default": None},
             },
-            "load": {"path": {"type": "Path", "default": repr(Path("here"))}},
+            "load": {"path": {"type": "Path", "default": "here"}},
             "report": "property",
         },
-        "toy.helper": {
+        "toy.helper": "see toy.Alias",
+        "toy.Alias": {
             "f": {"type": "object", "default": "<built-in function print>"},
             "x": {"type": "int"},
         },
@@ -102,12 +104,14 @@ def test_commands() -> None:
     @click.option("--backend", type=click.Choice(["torch", "tensorrt_llm"]), default="torch")
     @click.option("--port", type=int, required=True)
     @click.option("--set", "overrides", multiple=True)
-    def serve(file: str, backend: str, port: int, overrides: str) -> None: ...
+    @click.option("--dry_run", is_flag=True)
+    def serve(file: str, backend: str, port: int, overrides: str, dry_run: bool) -> None: ...
 
     assert api_manifest.describe_command(cli, "ext") == {
         "ext": {"--verbose": {"type": "flag", "default": False, "also": ["--quiet", "-v"]}},
         "ext serve": {
             "--backend": {"type": "torch | tensorrt_llm", "default": "torch"},
+            "--dry_run": {"type": "flag", "default": False},
             "--port": {"type": "integer", "required": True},
             "--set": {"type": "text", "default": None, "multiple": True},
             "FILE": {"type": "text", "default": None, "multiple": True},
@@ -138,6 +142,7 @@ def test_manifest_of_the_package() -> None:
     manifest = api_manifest.build_manifest()
     assert json.loads(api_manifest.dump(manifest)) == manifest
     assert "0x" not in api_manifest.dump(manifest)
+    assert "text" in manifest["api"]["tensorrt_llm_ext.engine.results.CompletionOutput"]["__init__"]
     assert "model" in manifest["api"]["tensorrt_llm_ext.LLM"]["__init__"]
     models = manifest["models"]
     fields = models["tensorrt_llm_ext.llmapi.mm_config.MultimodalEncoderCudaGraphConfig"]
