@@ -15,7 +15,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Strict,
-    StrictBool,
     StrictStr,
     StringConstraints,
     WithJsonSchema,
@@ -103,6 +102,17 @@ def config_error(kind: str, message: str) -> PydanticCustomError:
     return PydanticCustomError(kind, message)
 
 
+def json_equal(a: Any, b: Any) -> bool:
+    """Equality as JSON Schema has it: 1 equals 1.0, but neither equals true."""
+    if isinstance(a, bool) or isinstance(b, bool):
+        return a is b
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(json_equal(a[k], b[k]) for k in a)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(json_equal(x, y) for x, y in zip(a, b, strict=True))
+    return bool(a == b)
+
+
 def _whole_number(value: Any) -> int:
     if isinstance(value, bool):
         raise config_error("int_type", f"must be a whole number, not the bool {str(value).lower()}")
@@ -117,7 +127,13 @@ def _whole_number(value: Any) -> int:
     raise config_error("int_type", "must be a whole number")
 
 
-Bool = StrictBool
+def _true_or_false(value: Any) -> Any:
+    if isinstance(value, bool):
+        return value
+    raise config_error("bool_type", "must be true or false, without quotes")
+
+
+Bool = Annotated[bool, BeforeValidator(_true_or_false)]
 Str = Annotated[StrictStr, StringConstraints(min_length=1)]
 # The bounds stand before the validator: pydantic then applies them to the int, and names them in
 # the schema.

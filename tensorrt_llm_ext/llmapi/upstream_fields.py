@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, WithJsonSchema, create_model
 
-from tensorrt_llm_ext.llmapi.base import Field, StrictBaseModel, config_error
+from tensorrt_llm_ext.llmapi.base import Field, StrictBaseModel, config_error, json_equal
 from tensorrt_llm_ext.llmapi.upstream_keys import (
     REQUIRED,
     UPSTREAM_COMMIT,
@@ -29,17 +29,6 @@ class UpstreamKeysModel(StrictBaseModel):
             for row in UPSTREAM_KEYS[self.upstream_table]
             if row.treatment == "accepted" and row.field_name in self.model_fields_set
         ]
-
-
-def json_equal(a: Any, b: Any) -> bool:
-    """Equality as JSON Schema has it: 1 equals 1.0, but neither equals true."""
-    if isinstance(a, bool) or isinstance(b, bool):
-        return a is b
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(json_equal(a[k], b[k]) for k in a)
-    if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(json_equal(x, y) for x, y in zip(a, b, strict=True))
-    return bool(a == b)
 
 
 def _refuser(row: UpstreamKey) -> AfterValidator:

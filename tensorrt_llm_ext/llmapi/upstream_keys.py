@@ -9,6 +9,7 @@ the treatments: a key that only tunes speed, memory layout or logging is *accept
 unless it has its default.
 """
 
+import json
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -25,6 +26,7 @@ from tensorrt_llm_ext.llmapi.base import (
     PositiveInt,
     Str,
     config_error,
+    json_equal,
 )
 
 UPSTREAM_COMMIT = "0004396720054fd8e205cbf616f21f0b57c6b412"
@@ -86,6 +88,17 @@ def _accepted(key: str, default: Any, type_: Any, note: str) -> UpstreamKey:
 
 def _refused(key: str, default: Any, note: str, *same: Any) -> UpstreamKey:
     return UpstreamKey(key, default, "refused", note, same_as_default=same)
+
+
+def _one_of(*values: Any) -> Any:
+    """A `Literal` that tells true from 1, as JSON does."""
+
+    def check(value: Any) -> Any:
+        if any(json_equal(value, ok) for ok in values):
+            return value
+        raise config_error("one_of", f"must be one of {', '.join(map(json.dumps, values))}")
+
+    return Annotated[Any, BeforeValidator(check), WithJsonSchema({"enum": list(values)})]
 
 
 def _block(*keys: str) -> Any:
@@ -398,7 +411,7 @@ KV_CACHE = (
         "No events here.",
     ),
     _accepted("iteration_stats_interval", 1, PositiveInt, _STATS),
-    _accepted("use_kv_cache_manager_v2", "auto", Literal[True, False, "auto"], _POOLED),
+    _accepted("use_kv_cache_manager_v2", "auto", _one_of(True, False, "auto"), _POOLED),
     _accepted("enable_swa_scratch_reuse", False, Bool, _POOLED),
     _accepted("max_util_for_resume", 0.95, Annotated[Number, PydanticField(gt=0, le=1)], _POOLED),
     _refused("pool_ratio", None, _NO_V2),

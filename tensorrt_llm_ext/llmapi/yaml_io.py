@@ -207,8 +207,9 @@ def _decode(data: bytes, source: str) -> str:
 def _reason(error: yaml.YAMLError, text: str) -> tuple[int | None, str]:
     """Line and a one-line reason of a PyYAML error."""
     if isinstance(error, yaml.reader.ReaderError):
-        line = text.count("\n", 0, error.position) + 1
-        return line, f"the character {error.character!r} is not allowed in YAML"
+        # A control character; the reader gives it as a number, or as bytes for other encodings.
+        code = error.character if isinstance(error.character, int) else ord(error.character)
+        return text.count("\n", 0, error.position) + 1, f"the character U+{code:04X} is not allowed"
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     line = None if mark is None else int(mark.line) + 1
     problem = getattr(error, "problem", None) or "not valid YAML"
