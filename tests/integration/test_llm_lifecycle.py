@@ -1,0 +1,239 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""The constructor's order, what is refused before it, and what shutdown gives back."""
+
+from __future__ import annotations
+
+import shutil
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+from tensorrt_llm_ext import LLM, SamplingParams
+from tensorrt_llm_ext.engine import engine as engine_module
+from tensorrt_llm_ext.engine import kv_cache, loading
+from tensorrt_llm_ext.engine.engine import TorchEngine
+from tensorrt_llm_ext.engine.errors import EngineClosedError
+from tensorrt_llm_ext.llmapi import llm as llm_module
+
+IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
+GRAPHS = {"encoder_cuda_graph": {"image": {"buckets": [[96, 4]], "warmup_steps": 1}}}
+SMALL = {"device": "cpu", "encoder_max_num_tokens": 96, "max_seq_len": 128}
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the lifecycle's calls, in the order they are made."""
+    seen: list[str] = []
+
+    def spy(owner: Any, name: str) -> None:
+        original: Callable[..., Any] = getattr(owner, name)
+
+        def record(*args: Any, **kwargs: Any) -> Any:
+            seen.append(name)
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, record)
+
+    spy(engine_module, "refuse_impossible")
+    spy(engine_module, "load_tower")
+    spy(loading, "load_language_model")
+    spy(engine_module, "setup_mm_encoder_cuda_graphs")
+    spy(kv_cache, "free_memory")
+    spy(kv_cache, "size_kv_cache")
+    from tensorrt_llm_ext.towers.mixin import MultimodalEncoderMixin
+
+    spy(MultimodalEncoderMixin, "setup_attn_metadata")
+    spy(MultimodalEncoderMixin, "capture_encoder_cuda_graphs")
+    spy(MultimodalEncoderMixin, "release_encoder_cuda_graphs")
+    return seen
+
+
+def test_phases_run_in_order(tiny_checkpoint: Path, calls: list[str]) -> None:
+    with LLM(model=tiny_checkpoint, multimodal_config=GRAPHS, **SMALL) as llm:
+        assert calls == [
+            "refuse_impossible",
+            "load_tower",
+            "load_language_model",
+            "setup_attn_metadata",
+            "setup_mm_encoder_cuda_graphs",
+            "capture_encoder_cuda_graphs",
+            "free_memory",
+            "size_kv_cache",
+        ]
+        phases = ["check", "load weights", "attention metadata", "capture", "size KV cache"]
+        assert list(llm.startup_report.phase_seconds) == [*phases, "get ready"]
+        calls.clear()
+        llm.generate("Hello", SamplingParams(max_tokens=2))
+        assert calls == []  # nothing of the lifecycle runs again while serving
+    assert calls == ["release_encoder_cuda_graphs"]
+
+
+def test_without_configuration_no_graph_code_runs(
+    tiny_checkpoint: Path, calls: list[str], picture: Image.Image
+) -> None:
+    with LLM(model=tiny_checkpoint, **SMALL) as llm:
+        assert not [name for name in calls if "graph" in name]
+        assert "capture" not in llm.startup_report.phase_seconds
+        assert [tower.status for tower in llm.startup_report.towers] == ["off"]
+        kv = llm.startup_report.kv_cache
+        assert kv is not None
+        assert kv.tokens == kv.tokens_without_graphs
+        media = {"image": picture}
+        llm.generate({"prompt": IMAGE, "multi_modal_data": media}, SamplingParams(max_tokens=1))
+        stats = llm.encoder_stats()["image"]
+        assert (stats.items, stats.replays) == (1, {})
+
+
+def test_transformers_tower_is_gone_before_capture(
+    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    visual: list[Any] = []
+    auto = loading.AutoModelForImageTextToText
+    original = auto.from_pretrained
+
+    def load(*args: Any, **kwargs: Any) -> Any:
+        model = original(*args, **kwargs)
+        visual.append(weakref.ref(model.model.visual))
+        return model
+
+    alive: list[bool] = []
+    capture = engine_module.setup_mm_encoder_cuda_graphs
+
+    def check(*args: Any, **kwargs: Any) -> Any:
+        alive.append(visual[0]() is not None)
+        return capture(*args, **kwargs)
+
+    monkeypatch.setattr(auto, "from_pretrained", load)
+    monkeypatch.setattr(engine_module, "setup_mm_encoder_cuda_graphs", check)
+    with LLM(model=tiny_checkpoint, multimodal_config=GRAPHS, **SMALL):
+        assert alive == [False]
+
+
+def test_kv_cache_knows_what_graphs_took(
+    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kv_cache, "free_memory", lambda device: 200 << 20)
+    with LLM(model=tiny_checkpoint, multimodal_config=GRAPHS, **SMALL) as llm:
+        report = llm.startup_report
+        kv = report.kv_cache
+        assert kv is not None
+        graph_bytes = sum(tower.graph_memory_bytes for tower in report.towers)
+        assert graph_bytes > 0
+        # 4 layers, 2 KV heads of 16, keys and values, 4 bytes; one layer exists twice while growing.
+        assert kv.bytes_per_token == 4 * 2 * 16 * 2 * 4
+        cost = kv.bytes_per_token * 5 / 4
+        assert kv.tokens == int(((200 << 20) * 0.9 - kv.reserved_bytes) / cost)
+        extra = int(graph_bytes * 0.9 / cost)
+        assert kv.tokens_without_graphs - kv.tokens in (extra, extra + 1)
+        assert llm._engine.loop.limits.kv_tokens == kv.tokens
+
+
+def test_explicit_kv_tokens_are_left_alone(tiny_checkpoint: Path) -> None:
+    with LLM(model=tiny_checkpoint, kv_cache_config={"max_tokens": 77}, **SMALL) as llm:
+        kv = llm.startup_report.kv_cache
+        assert kv is not None
+        assert (kv.tokens, kv.explicit) == (77, True)
+        assert llm._engine.loop.limits.kv_tokens == 77
+
+
+def test_too_little_memory_names_numbers_and_releases_graphs(
+    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, calls: list[str]
+) -> None:
+    monkeypatch.setattr(kv_cache, "free_memory", lambda device: 3 << 20)
+    with pytest.raises(ValueError, match=r"3,145,728 bytes free .* max_seq_len 128,000 does not"):
+        LLM(model=tiny_checkpoint, multimodal_config=GRAPHS, **{**SMALL, "max_seq_len": 128_000})
+    assert calls[-1] == "release_encoder_cuda_graphs"
+
+
+def test_max_seq_len_defaults_to_the_model_or_to_what_fits(
+    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"device": "cpu", "max_num_tokens": 64}
+    with LLM(model=tiny_checkpoint, **options) as llm:
+        assert llm._engine.loop.limits.max_seq_len == 32768
+        assert llm.startup_report.notices == []
+    monkeypatch.setattr(kv_cache, "free_memory", lambda device: 8 << 20)
+    with LLM(model=tiny_checkpoint, **options) as llm:
+        kv = llm.startup_report.kv_cache
+        assert kv is not None
+        assert llm._engine.loop.limits.max_seq_len == kv.tokens < 32768
+        assert any(f"max_seq_len is {kv.tokens}" in note for note in llm.startup_report.notices)
+
+
+# ---- refused before anything is built ----
+
+
+def test_engine_without_the_lifecycle_is_refused_with_graphs(
+    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, calls: list[str]
+) -> None:
+    class Unknown(TorchEngine):
+        supports_encoder_graph_lifecycle = False
+
+    monkeypatch.setitem(llm_module._ENGINES, "torch", Unknown)
+    with pytest.raises(ValueError, match="Unknown"):
+        LLM(model=tiny_checkpoint, backend="torch", multimodal_config=GRAPHS, **SMALL)
+    assert "load_tower" not in calls
+    with LLM(model=tiny_checkpoint, backend="torch", **SMALL) as llm:
+        assert llm.generate("Hi", SamplingParams(max_tokens=1)).outputs
+
+
+def test_tensorrt_llm_backend_is_a_clear_error(tiny_checkpoint: Path, calls: list[str]) -> None:
+    with pytest.raises(ValueError, match="backend 'tensorrt_llm' is not available here"):
+        LLM(model=tiny_checkpoint, backend="tensorrt_llm")
+    assert calls == []
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has the device")
+def test_missing_device_is_a_clear_error(tiny_checkpoint: Path) -> None:
+    with pytest.raises(ValueError, match="device 'cuda:3' is not there: 0 CUDA devices found"):
+        LLM(model=tiny_checkpoint, device="cuda:3")
+
+
+def test_folders_that_cannot_be_loaded(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is not a folder"):
+        LLM(model=tmp_path / "nowhere", device="cpu")
+    with pytest.raises(ValueError, match=r"has no config\.json"):
+        LLM(model=tmp_path, device="cpu")
+    pickled = tmp_path / "pickled"
+    shutil.copytree(tiny_checkpoint, pickled)
+    (pickled / "model.safetensors").rename(pickled / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"no \*\.safetensors weights; it has pytorch_model\.bin"):
+        LLM(model=pickled, device="cpu")
+
+
+def test_code_in_a_checkpoint_does_not_run(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "with_code"
+    shutil.copytree(tiny_checkpoint, folder)
+    config = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(
+        config.replace("{", '{"auto_map": {"AutoConfig": "evil.Config"},', 1)
+    )
+    (folder / "evil.py").write_text("raise SystemExit('this code ran')")
+    with pytest.raises(ValueError, match="trust_remote_code=True if you trust it"):
+        LLM(model=folder, device="cpu")
+
+
+# ---- the end ----
+
+
+def test_shutdown_twice_and_generate_after(tiny_checkpoint: Path) -> None:
+    llm = LLM(model=tiny_checkpoint, multimodal_config=GRAPHS, **SMALL)
+    begun = llm._engine.submit("Hello", SamplingParams(max_tokens=5))
+    llm.shutdown()
+    llm.shutdown()
+    assert llm._engine.take(begun).outputs[0].finish_reason == "cancelled"
+    for call in (
+        lambda: llm.generate("Hello"),
+        lambda: llm.encode_multimodal({"image": []}),
+        lambda: llm._engine.submit("Hello"),
+        lambda: llm._engine.step(),
+    ):
+        with pytest.raises(EngineClosedError, match="make a new LLM"):
+            call()
+    assert llm.startup_report.towers[0].status == "captured"
