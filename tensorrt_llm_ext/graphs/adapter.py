@@ -26,7 +26,8 @@ Tensors = dict[str, torch.Tensor]
 
 _LAYOUT_CACHE_BYTES = 64 << 20
 _MIN_SLACK_SEGMENT = 64
-_SLACK_SEGMENTS = 8
+_SLACK_SEGMENTS = 4
+_FEW_SEGMENTS = 8
 
 
 class EncoderGraphTensorSpec(NamedTuple):
@@ -69,7 +70,10 @@ class EncoderMetadataProvider(Protocol[M]):
             addresses are checked after every refresh.
     """
 
-    graph_critical_attrs: Sequence[str]
+    @property
+    def graph_critical_attrs(self) -> Sequence[str]:
+        """See the class."""
+        ...
 
     def build(self, bucket: Bucket, num_segments: int) -> M:
         """Metadata sized from the bucket and its segment slots (slack segments included)."""
@@ -232,8 +236,25 @@ class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
                     )
                 chosen += (Bucket(num_tokens + ragged, contexts),)
         if self._bakes_max_segment_len:
-            chosen = tuple(b._replace(max_segment_len=b.num_tokens) for b in chosen)
+            # Explicit buckets mean what they say; the ladder is ours to refine.
+            chosen = tuple(v for b in chosen for v in self._bounded(b, refine=explicit is None))
         return tuple(sorted(set(chosen)))
+
+    def _bounded(self, bucket: Bucket, *, refine: bool) -> tuple[Bucket, ...]:
+        """The bucket with its longest segment baked.
+
+        Attention launches a block per segment slot and stretch of the longest segment, and the
+        idle ones cost time: 64 slots of unbounded length 4 % (H200). So there are two shapes
+        instead, few segments of any length and many short ones.
+        """
+        size, many = bucket.num_tokens, bucket.max_segments
+        if not refine or many <= 2 * _FEW_SEGMENTS:
+            return (bucket._replace(max_segment_len=size),)
+        short = -(-4 * size // many)
+        return (
+            Bucket(size, _FEW_SEGMENTS, size),
+            Bucket(size, many, min(size, short + -short % self.unit)),
+        )
 
     def _slack_segment(self, bucket: Bucket) -> int:
         """Tokens of a slack piece: short, because attention in it is wasted work."""
@@ -286,6 +307,8 @@ class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
                 start += rows
             # Slack has to be finite: a masked 0 * NaN is NaN.
             inputs[name][start:].zero_()
+        if not self.layout_specs:
+            return
         layout = self._layout(items, runs, inputs["layout"].device)
         inputs["layout"][:num_tokens].copy_(layout)
         inputs["layout"][num_tokens:].zero_()
@@ -293,7 +316,9 @@ class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
     def _layout(
         self, items: Sequence[EncoderItem], runs: Sequence[SegmentRun], device: torch.device
     ) -> torch.Tensor:
-        key = tuple((items[r.item].layout, r.first_segment, r.num_segments) for r in runs)
+        key = tuple(
+            (items[r.item].layout, r.first_segment, r.num_segments, r.num_tokens) for r in runs
+        )
 
         def build() -> torch.Tensor:
             packed = np.concatenate([self._packed_layout(*part) for part in key])
@@ -305,8 +330,18 @@ class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
 
         return self._layouts.get((device, key), build)
 
-    def _packed_layout(self, layout: Hashable, first_segment: int, num_segments: int) -> np.ndarray:
+    def _packed_layout(
+        self, layout: Hashable, first_segment: int, num_segments: int, num_tokens: int
+    ) -> np.ndarray:
         built = self._build_layout(layout, first_segment, num_segments)
-        return np.concatenate(
-            [np.ascontiguousarray(built[name]).view(np.int32) for name in self.layout_specs], axis=1
-        )
+        columns = []
+        for name, spec in self.layout_specs.items():
+            array, dtype = built[name], str(spec.dtype).removeprefix("torch.")
+            if array.shape != (num_tokens, *spec.shape) or array.dtype != dtype:
+                raise ValueError(
+                    f"build_layout made {name!r} as {array.dtype} {list(array.shape)} for layout "
+                    f"{layout!r}; its spec and the segments need {dtype} "
+                    f"{[num_tokens, *spec.shape]}"
+                )
+            columns.append(np.ascontiguousarray(array).view(np.int32))
+        return np.concatenate(columns, axis=1)

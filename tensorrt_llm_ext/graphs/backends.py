@@ -14,6 +14,7 @@ import gc
 import statistics
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
@@ -52,7 +53,7 @@ class GraphBackend(Protocol):
         """Runs the body ``warmup_steps`` times, then records it once."""
         ...
 
-    def time_ms(self, body: Callable[[], None], *, repeats: int) -> float:
+    def time_ms(self, body: Callable[[], object], *, repeats: int) -> float:
         """Median milliseconds of one call."""
         ...
 
@@ -90,31 +91,31 @@ class CudaGraphBackend:
         """See the protocol. Host reads in the body are errors in the warm-up already."""
         graph = torch.cuda.CUDAGraph()
         current = torch.cuda.current_stream(self._device)
-        with self.session(), _quiet_gc(), torch.cuda.stream(current):
+        with self.session(), _quiet_gc():
             self._stream.wait_stream(current)
             with torch.cuda.stream(self._stream):
-                for _ in range(warmup_steps):
+                with _host_reads_are_errors():
+                    for _ in range(warmup_steps):
+                        body()
+                self._stream.synchronize()
+                # Not torch.cuda.graph(): after a failure it leaves its stream current, and it
+                # empties the allocator's cache around every capture.
+                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+                try:
                     with _host_reads_are_errors():
                         body()
-            torch.cuda.synchronize(self._device)
-            with (
-                torch.cuda.graph(
-                    graph,
-                    pool=self._pool,
-                    stream=self._stream,
-                    capture_error_mode="thread_local",
-                ),
-                _host_reads_are_errors(),
-            ):
-                body()
+                except BaseException:
+                    with contextlib.suppress(RuntimeError):  # says no more than the cause
+                        graph.capture_end()
+                    raise
+                graph.capture_end()
             current.wait_stream(self._stream)
         return graph
 
-    def time_ms(self, body: Callable[[], None], *, repeats: int) -> float:
-        """See the protocol. Host time is part of it: events before and after, device idle first."""
+    def time_ms(self, body: Callable[[], object], *, repeats: int) -> float:
+        """See the protocol: wall time from a call to an idle device, device idle before."""
         times = []
         with self.session():
-            body()
             for _ in range(repeats):
                 torch.cuda.synchronize(self._device)
                 start = time.perf_counter()
@@ -132,21 +133,36 @@ class CudaGraphBackend:
 
 
 @contextlib.contextmanager
+def plain_mode(device: torch.device) -> Iterator[None]:
+    """No autograd, autocast or inference mode of the caller: a capture would bake them in.
+
+    Static tensors made in inference mode could not be written outside of it.
+    """
+    with torch.inference_mode(False), torch.no_grad(), torch.autocast(device.type, enabled=False):
+        yield
+
+
+@contextlib.contextmanager
 def _host_reads_are_errors() -> Iterator[None]:
     """Turns a hidden device read into a Python error with its own traceback."""
     before = torch.cuda.get_sync_debug_mode()
-    torch._C._cuda_set_sync_debug_mode(2)  # the public setter warns that it is a prototype
+    _set_sync_debug_mode(2)
     try:
         yield
     finally:
-        torch._C._cuda_set_sync_debug_mode(before)
+        _set_sync_debug_mode(before)
+
+
+def _set_sync_debug_mode(mode: int) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
+        torch.cuda.set_sync_debug_mode(mode)
 
 
 @contextlib.contextmanager
 def _quiet_gc() -> Iterator[None]:
     """No garbage collection: a finaliser that frees device memory would end the capture."""
     enabled = gc.isenabled()
-    gc.collect()
     gc.disable()
     try:
         yield

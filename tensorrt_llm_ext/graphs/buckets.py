@@ -19,6 +19,7 @@ class EagerReason(str, enum.Enum):
     REQUESTED = "requested"
     CAPTURE_FAILED = "capture_failed"
     RELEASED = "released"
+    SLOWER_THAN_EAGER = "slower_than_eager"
     TOO_MANY_TOKENS = "too_many_tokens"
     TOO_MANY_SEGMENTS = "too_many_segments"
     SEGMENT_TOO_LONG = "segment_too_long"

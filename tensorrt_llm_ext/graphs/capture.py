@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 def capture_within_limits(
-    runner: MultimodalEncoderGraphRunner,  # type: ignore[type-arg]
+    runner: MultimodalEncoderGraphRunner,
     backend: GraphBackend,
     buckets: Sequence[Bucket],
     config: MultimodalEncoderCudaGraphConfig,
@@ -49,21 +49,22 @@ def capture_within_limits(
     dropped: list[tuple[Bucket, str]] = []
     while True:
         times = _capture_all(runner, remaining, report.modality)
-        taken = max(backend.memory_in_use() - before, runner.static_bytes)
+        taken = _taken(runner, backend, before)
         if cap is None or taken <= cap:
             break
         runner.release()
-        # Memory goes with the largest bucket: keep those within the cap's share of it.
+        # Memory goes with the largest bucket: keep those within the cap's share of it, and try
+        # the smallest in any case.
         limit = remaining[-1].num_tokens * cap / taken
-        keep = [b for b in remaining[:-1] if b.num_tokens <= limit]
+        keep = [b for b in remaining[:-1] if b.num_tokens <= limit] or remaining[:-1][:1]
         dropped += [(b, f"max_graph_memory of {cap:,} bytes") for b in remaining[len(keep) :]]
-        remaining = keep
-        if not remaining:
+        if not keep:
             report.buckets = [_line(b, None, reason) for b, reason in sorted(dropped)]
             raise CaptureError(
-                f"max_graph_memory of {cap:,} bytes is too little for any bucket: the smallest "
-                f"tried, {dropped[-1][0].label}, took {taken:,}"
+                f"max_graph_memory of {cap:,} bytes is too little for any bucket: the smallest, "
+                f"{remaining[0].label}, took {taken:,}"
             )
+        remaining = keep
     lines = [_line(bucket, None, reason) for bucket, reason in dropped]
     for bucket, t in times.items():
         slower = t.replay_ms >= t.eager_ms and backend.accelerated
@@ -73,10 +74,22 @@ def capture_within_limits(
         else:
             lines.append(_line(bucket, t, "slower than eager, kept as asked" if slower else "ok"))
     report.buckets = sorted(lines, key=lambda b: (b.num_tokens, b.max_segments))
-    report.graph_memory_bytes = taken
+    if not runner.buckets:
+        runner.release()
+        report.status, report.reason = "eager", "every bucket is slower than eager"
+    report.graph_memory_bytes = _taken(runner, backend, before)
     for line in report.buckets:
         if not line.kept:
-            logger.info("encoder %s: bucket %s dropped: %s", report.modality, line, line.reason)
+            label = f"{line.num_tokens}x{line.max_segments}"
+            logger.info("encoder %s: bucket %s dropped: %s", report.modality, label, line.reason)
+
+
+def _taken(
+    runner: MultimodalEncoderGraphRunner,  # type: ignore[type-arg]
+    backend: GraphBackend,
+    before: int,
+) -> int:
+    return max(backend.memory_in_use() - before, runner.static_bytes)
 
 
 def memory_cap(setting: int | float | None, device: torch.device) -> int | None:
@@ -99,7 +112,7 @@ def memory_cap(setting: int | float | None, device: torch.device) -> int | None:
 
 
 def _capture_all(
-    runner: MultimodalEncoderGraphRunner,  # type: ignore[type-arg]
+    runner: MultimodalEncoderGraphRunner,
     buckets: Sequence[Bucket],
     modality: str,
 ) -> dict[Bucket, CaptureTimes]:
@@ -114,6 +127,24 @@ def _capture_all(
             progress.update()
             logger.debug("captured %s bucket %s in %.1f ms", modality, bucket, took.capture_ms)
     return times
+
+
+def replay_times(report: TowerReport | None) -> dict[Bucket, float] | None:
+    """Measured cost of the kept buckets.
+
+    Args:
+        report: Report of the capture.
+
+    Returns:
+        Milliseconds by bucket; None where replay times say nothing.
+    """
+    if report is None or not report.accelerated:
+        return None
+    return {
+        Bucket(b.num_tokens, b.max_segments, b.max_segment_len): b.replay_ms
+        for b in report.buckets
+        if b.kept and b.replay_ms is not None
+    }
 
 
 def _line(

@@ -16,14 +16,11 @@ from .layout import Eager, Replay, SegmentRun, Step
 # two smaller ones of the same total.
 _TOKENS_PER_REPLAY = 256
 _CACHED_PLANS = 256
-_NO_BUCKET_COST = (
-    1e12  # eager is the last resort here; the packer minimises how much of it there is
-)
 
 
 class _Segment(NamedTuple):
     item: int
-    index: int
+    ordinal: int  # within the item
     num_tokens: int
     item_token: int
     batch_token: int
@@ -42,7 +39,7 @@ class Packer:
         *,
         cost: Mapping[Bucket, float] | None = None,
         enable_padding: bool = True,
-        eager_token_budget: int,
+        eager_token_budget: int | None = None,
         no_bucket_reason: EagerReason = EagerReason.OFF,
     ) -> None:
         """Prepares the look-up of the cheapest bucket.
@@ -51,7 +48,8 @@ class Packer:
             buckets: Captured buckets; empty means everything runs eagerly.
             cost: Time per bucket in any one unit; by default a model in tokens.
             enable_padding: Off: a group is replayed only at its exact number of tokens.
-            eager_token_budget: Most tokens in one eager step (a longer segment runs alone).
+            eager_token_budget: Most tokens in one eager step (a longer segment runs alone); by
+                default no limit.
             no_bucket_reason: Reason given when there are no buckets at all.
         """
         self._buckets = sorted(buckets)
@@ -112,12 +110,16 @@ class Packer:
 
     def _cut(
         self, segments: Sequence[_Segment]
-    ) -> tuple[float, list[tuple[Bucket | None, list[_Segment]]]]:
-        """Optimal cut of the sequence into consecutive groups: best[i] covers the first i."""
-        best: list[float] = [0.0]
+    ) -> tuple[tuple[int, float], list[tuple[Bucket | None, list[_Segment]]]]:
+        """Optimal cut of the sequence into consecutive groups: best[i] covers the first i.
+
+        Costs are (tokens without a bucket, time): here eager is the last resort.
+        """
+        best: list[tuple[int, float]] = [(0, 0.0)]
         choice: list[tuple[int, Bucket | None]] = [(0, None)]
         for end in range(1, len(segments) + 1):
-            cost = best[end - 1] + _NO_BUCKET_COST + segments[end - 1].num_tokens
+            without, time = best[end - 1]
+            cost = (without + segments[end - 1].num_tokens, time)
             pick: tuple[int, Bucket | None] = (end - 1, None)
             tokens = longest = 0
             for start in range(end - 1, max(-1, end - 1 - self._max_segments), -1):
@@ -126,8 +128,11 @@ class Packer:
                     break
                 longest = max(longest, segments[start].num_tokens)
                 bucket = self._bucket_for(Load(tokens, end - start, longest))
-                if bucket is not None and best[start] + self._cost[bucket] < cost:
-                    cost, pick = best[start] + self._cost[bucket], (start, bucket)
+                if bucket is None:
+                    continue
+                without, time = best[start]
+                if (without, time + self._cost[bucket]) < cost:
+                    cost, pick = (without, time + self._cost[bucket]), (start, bucket)
             best.append(cost)
             choice.append(pick)
         groups: list[tuple[Bucket | None, list[_Segment]]] = []
@@ -151,7 +156,8 @@ class Packer:
         group_reason: EagerReason | None = None
         tokens = 0
         for segment, reason in sorted(segments, key=lambda pair: pair[0].batch_token):
-            full = tokens + segment.num_tokens > self._eager_token_budget
+            budget = self._eager_token_budget
+            full = budget is not None and tokens + segment.num_tokens > budget
             if group and group_reason is not None and (full or reason is not group_reason):
                 steps.append(Eager(*_runs(group), group_reason))
                 group, tokens = [], 0
@@ -168,8 +174,8 @@ def _flatten(items: Sequence[Sequence[int]]) -> list[_Segment]:
     batch_token = 0
     for item, lengths in enumerate(items):
         item_token = 0
-        for index, num_tokens in enumerate(lengths):
-            segments.append(_Segment(item, index, num_tokens, item_token, batch_token))
+        for ordinal, num_tokens in enumerate(lengths):
+            segments.append(_Segment(item, ordinal, num_tokens, item_token, batch_token))
             item_token += num_tokens
             batch_token += num_tokens
     return segments
@@ -183,7 +189,7 @@ def _runs(group: Sequence[_Segment]) -> tuple[tuple[SegmentRun, ...], tuple[int,
         if (
             last is not None
             and last.item == segment.item
-            and last.first_segment + last.num_segments == segment.index
+            and last.first_segment + last.num_segments == segment.ordinal
         ):
             runs[-1] = SegmentRun(
                 last.item,
@@ -197,7 +203,7 @@ def _runs(group: Sequence[_Segment]) -> tuple[tuple[SegmentRun, ...], tuple[int,
             runs.append(
                 SegmentRun(
                     segment.item,
-                    segment.index,
+                    segment.ordinal,
                     1,
                     segment.item_token,
                     segment.batch_token,

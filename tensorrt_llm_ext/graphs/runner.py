@@ -7,12 +7,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
 from .adapter import EncoderGraphIOAdapter, EncoderMetadataProvider, Tensors
-from .backends import CapturedGraph, GraphBackend
+from .backends import CapturedGraph, GraphBackend, plain_mode
 from .buckets import Bucket
 from .layout import EncoderItem, Replay
 
@@ -36,8 +36,7 @@ class _Captured(Generic[M]):
     addresses: dict[str, int]
 
 
-@dataclass(frozen=True)
-class CaptureTimes:
+class CaptureTimes(NamedTuple):
     """Milliseconds that a bucket took."""
 
     capture_ms: float
@@ -62,6 +61,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         adapter: EncoderGraphIOAdapter,
         backend: GraphBackend,
         device: torch.device,
+        eager_metadata: Callable[[Sequence[int]], Any],
         warmup_steps: int = 2,
         enable_padding: bool = True,
     ) -> None:
@@ -73,6 +73,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
             adapter: Shapes, buffers, padding and copying.
             backend: Records and replays.
             device: Where the buffers live.
+            eager_metadata: Segment lengths -> metadata of an eager run, for its timing.
             warmup_steps: Runs before each capture.
             enable_padding: Off: a step is replayed only at exactly its bucket's tokens.
         """
@@ -81,10 +82,12 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         self._adapter = adapter
         self._backend = backend
         self._device = device
+        self._eager_metadata = eager_metadata
         self._warmup_steps = warmup_steps
         self._exact = not enable_padding
         self._inputs: Tensors = {}
         self._outputs: Tensors = {}
+        self._arena_tokens = 0
         self._captured: dict[Bucket, _Captured[M]] = {}
 
     @property
@@ -95,11 +98,8 @@ class MultimodalEncoderGraphRunner(Generic[M]):
     @property
     def static_bytes(self) -> int:
         """Bytes of the input and output arenas."""
-        tensors = {t.untyped_storage().data_ptr(): t for t in self._arena_tensors()}
-        return sum(t.untyped_storage().nbytes() for t in tensors.values())
-
-    def _arena_tensors(self) -> list[torch.Tensor]:
-        return [*self._inputs.values(), *self._outputs.values()]
+        storages = [t.untyped_storage() for t in (*self._inputs.values(), *self._outputs.values())]
+        return sum({s.data_ptr(): s.nbytes() for s in storages}.values())
 
     def capture(self, buckets: Iterable[Bucket]) -> Iterable[tuple[Bucket, CaptureTimes]]:
         """Captures buckets, largest first, so that the small ones reuse its memory.
@@ -112,16 +112,15 @@ class MultimodalEncoderGraphRunner(Generic[M]):
 
         Raises:
             CaptureError: A bucket failed. All graphs and buffers of the runner are released.
+            ValueError: A later call needs larger buffers than the first one made.
         """
         todo = sorted(set(buckets) - set(self._captured), reverse=True)
-        if not todo:
-            return
-        if not self._inputs:
-            self._inputs = self._adapter.allocate_inputs(todo[0].num_tokens, self._device)
-            self._outputs = self._adapter.allocate_outputs(todo[0].num_tokens, self._device)
+        if todo and self._inputs and todo[0].num_tokens > self._arena_tokens:
+            size = self._arena_tokens
+            raise ValueError(f"{todo[0].label} exceeds the buffers of {size} tokens: release() first")
         for bucket in todo:
             try:
-                with torch.no_grad():
+                with plain_mode(self._device):
                     times = self._capture_one(bucket)
             except Exception as error:  # whatever the encoder raises must not take the engine down
                 self.release()
@@ -135,23 +134,22 @@ class MultimodalEncoderGraphRunner(Generic[M]):
     def _capture_one(self, bucket: Bucket) -> CaptureTimes:
         start = time.perf_counter()
         adapter = self._adapter
+        if not self._inputs:
+            self._arena_tokens = bucket.num_tokens  # the largest comes first
+            self._inputs = adapter.allocate_inputs(bucket.num_tokens, self._device)
+            self._outputs = adapter.allocate_outputs(bucket.num_tokens, self._device)
         metadata = self._provider.build(bucket, adapter.num_segment_slots(bucket))
-        self._provider.refresh_in_place(metadata, adapter.pad(bucket, _full(bucket)))
+        full = adapter.pad(bucket, _full(bucket))
+        self._provider.refresh_in_place(metadata, full)
         inputs = adapter.view_inputs(self._inputs, bucket)
         outputs = adapter.view_outputs(self._outputs, bucket.num_tokens)
 
         def body() -> None:
             results = self._encoder_fn(inputs, metadata)
-            if results.keys() != outputs.keys():
-                raise ValueError(
-                    f"the encoder returned {sorted(results)}, not {sorted(outputs)} as declared"
-                )
+            got, declared = ({n: list(t.shape) for n, t in x.items()} for x in (results, outputs))
+            if got != declared:
+                raise ValueError(f"the encoder returned {got}, its adapter declares {declared}")
             for name, out in outputs.items():
-                if results[name].shape != out.shape:
-                    raise ValueError(
-                        f"output {name!r} is {list(results[name].shape)}, its adapter declares "
-                        f"{list(out.shape)}"
-                    )
                 out.copy_(results[name])
 
         graph = self._backend.capture(body, warmup_steps=self._warmup_steps)
@@ -159,11 +157,12 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         self._captured[bucket] = captured
         capture_ms = (time.perf_counter() - start) * 1e3
         repeats = _TIMED_RUNS if self._backend.accelerated else 1
-        return CaptureTimes(
-            capture_ms,
-            replay_ms=self._backend.time_ms(graph.replay, repeats=repeats),
-            eager_ms=self._backend.time_ms(body, repeats=repeats),
+        graph.replay()  # the first one uploads the graph
+        replay_ms = self._backend.time_ms(graph.replay, repeats=repeats)
+        eager_ms = self._backend.time_ms(
+            lambda: self._encoder_fn(inputs, self._eager_metadata(full)), repeats=repeats
         )
+        return CaptureTimes(capture_ms, replay_ms, eager_ms)
 
     def drop(self, bucket: Bucket) -> None:
         """Gives up one bucket."""
@@ -208,7 +207,8 @@ class MultimodalEncoderGraphRunner(Generic[M]):
             self._provider.refresh_in_place(captured.metadata, lengths)
             self._check_addresses(captured)
             if uncaptured:
-                captured.body()
+                with plain_mode(self._device):
+                    captured.body()
             else:
                 captured.graph.replay()
             self._adapter.read(captured.outputs, step.runs, sinks)
@@ -242,8 +242,6 @@ class MultimodalEncoderGraphRunner(Generic[M]):
 
 def _full(bucket: Bucket) -> tuple[int, ...]:
     """A layout that fills the bucket as evenly as its segments allow."""
-    size = max(1, bucket.num_tokens // bucket.max_segments)
-    count = min(bucket.max_segments, bucket.num_tokens // size)
-    lengths = [size] * count
-    lengths[-1] += bucket.num_tokens - size * count
-    return tuple(lengths)
+    longest = bucket.max_segment_len or bucket.num_tokens
+    size = min(longest, max(1, bucket.num_tokens // bucket.max_segments))
+    return (size,) * min(bucket.max_segments, bucket.num_tokens // size)

@@ -18,20 +18,34 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from .backends import CapturedGraph
+from .backends import CapturedGraph, plain_mode
 
 _UNSAFE_TAGS = {
     torch.Tag.data_dependent_output: "reads a device value on the host",
     torch.Tag.dynamic_output_shape: "has an output shape that depends on device values",
     torch.Tag.nondeterministic_seeded: "draws random numbers",
 }
+_MASK_KINDS = (torch.bool, torch.uint8)
+_HOST_READS = (torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.cpu)
 
 
 class CaptureUnsafeError(RuntimeError):
     """The captured function did something that a graph cannot replay."""
+
+
+def _why_unsafe(func: Any, args: Any, kwargs: Any) -> str | None:
+    if func.overloadpacket in (torch.ops.aten.index, torch.ops.aten.index_put_):
+        # Indexing carries the tag for masks; with integers its shape is known.
+        masked = any(i is not None and i.dtype in _MASK_KINDS for i in args[1])
+        return _UNSAFE_TAGS[torch.Tag.dynamic_output_shape] if masked else None
+    for tag, what in _UNSAFE_TAGS.items():
+        if tag in func.tags and not _without_dropout(func, args, kwargs):
+            return what
+    return None
 
 
 def _without_dropout(func: Any, args: Any, kwargs: Any) -> bool:
@@ -46,7 +60,7 @@ def _without_dropout(func: Any, args: Any, kwargs: Any) -> bool:
 class _Slot(NamedTuple):
     """Stands for the tensor that an earlier operation of the list made."""
 
-    index: int
+    number: int
 
 
 class _Operation(NamedTuple):
@@ -65,14 +79,11 @@ class _Recorder(TorchDispatchMode):
         self._alive: list[torch.Tensor] = []  # ids stay unique while everything is alive
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for tag, what in _UNSAFE_TAGS.items():
-            if tag in func.tags and not _without_dropout(func, args, kwargs or {}):
-                raise CaptureUnsafeError(f"{func} {what}, inside the captured region")
+        what = _why_unsafe(func, args, kwargs or {})
+        if what is not None:
+            raise CaptureUnsafeError(f"{func} {what}, inside the captured region")
         leaves, spec = tree_flatten((args, kwargs or {}))
-        frozen = [
-            _Slot(self._slots[id(x)]) if isinstance(x, torch.Tensor) and id(x) in self._slots else x
-            for x in leaves
-        ]
+        frozen = [self._freeze(x) for x in leaves]
         result = func(*args, **(kwargs or {}))
         outputs: list[int | None] = []
         for out in tree_flatten(result)[0]:
@@ -85,11 +96,18 @@ class _Recorder(TorchDispatchMode):
         self.operations.append(_Operation(func, frozen, spec, outputs, []))
         return result
 
+    def _freeze(self, leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        slot = self._slots.get(id(leaf))
+        # Detached: an external tensor that is rebound later (``x.data = y``) is not followed.
+        return leaf.detach() if slot is None else _Slot(slot)
+
     def finish(self) -> list[_Operation]:
         """Notes after which operation each slot can be dropped."""
         last_use: dict[int, int] = {}
         for position, op in enumerate(self.operations):
-            for slot in [x.index for x in op.leaves if isinstance(x, _Slot)]:
+            for slot in [x.number for x in op.leaves if isinstance(x, _Slot)]:
                 last_use[slot] = position
             for made in op.outputs:
                 if made is not None:
@@ -98,6 +116,18 @@ class _Recorder(TorchDispatchMode):
             self.operations[position].dead.append(slot)
         self._alive.clear()
         return self.operations
+
+
+class _NoHostReads(TorchFunctionMode):
+    """Reads that never reach the dispatcher on a CPU, and would wait for the device elsewhere."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _HOST_READS:
+            raise CaptureUnsafeError(
+                f"Tensor.{func.__name__} reads a device value on the host, inside the captured "
+                "region"
+            )
+        return func(*args, **(kwargs or {}))
 
 
 class StaticGraph:
@@ -117,9 +147,9 @@ class StaticGraph:
         if self._operations is None:
             raise RuntimeError("replay of a graph that was reset; capture it again")
         values: dict[int, torch.Tensor] = {}
-        with torch.no_grad():
+        with plain_mode(torch.device("cpu")):
             for op in self._operations:
-                leaves = [values[x.index] if isinstance(x, _Slot) else x for x in op.leaves]
+                leaves = [values[x.number] if isinstance(x, _Slot) else x for x in op.leaves]
                 args, kwargs = tree_unflatten(leaves, op.spec)
                 results = tree_flatten(op.func(*args, **kwargs))[0]
                 for slot, result in zip(op.outputs, results, strict=True):
@@ -160,11 +190,11 @@ class StaticGraphBackend:
             for _ in range(warmup_steps):
                 body()
             recorder = _Recorder()
-            with recorder:
+            with _NoHostReads(), recorder:
                 body()
         return StaticGraph(recorder.finish())
 
-    def time_ms(self, body: Callable[[], None], *, repeats: int) -> float:
+    def time_ms(self, body: Callable[[], object], *, repeats: int) -> float:
         """See the protocol."""
         times = []
         with self.session():

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -131,9 +131,8 @@ class PackedAttention(Protocol):
 def _sdpa(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None
 ) -> torch.Tensor:
-    out = F.scaled_dot_product_attention(
-        *(x.transpose(0, 1).unsqueeze(0) for x in (q, k, v)), attn_mask=mask
-    )  # [1, H, T, D]
+    q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))  # [1, H, T, D]
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
     return out.squeeze(0).transpose(0, 1)
 
 
@@ -158,7 +157,7 @@ class SegmentAttention:
     ) -> torch.Tensor:
         """See ``PackedAttention``: q, k, v [T, H, D] float; prepared None; returns [T, H, D]."""
         lengths = metadata.segment_lengths
-        parts = zip(*(x.split(lengths) for x in (q, k, v)), strict=True)
+        parts = zip(q.split(lengths), k.split(lengths), v.split(lengths), strict=True)
         return torch.cat([_sdpa(*part, mask=None) for part in parts])
 
 
@@ -211,7 +210,8 @@ class VarlenAttention:
 
         cu, longest = metadata.cu_seqlens, metadata.max_segment_len
         # The arguments of torch 2.11; later versions only add keywords. No window: full attention.
-        return varlen_attn(q, k, v, cu, cu, longest, longest)
+        out = varlen_attn(q, k, v, cu, cu, longest, longest)
+        return cast(torch.Tensor, out)  # a tuple only when auxiliary outputs are asked for
 
 
 def attention_for(device: torch.device, dtype: torch.dtype, *, captured: bool) -> PackedAttention:

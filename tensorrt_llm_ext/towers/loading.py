@@ -58,9 +58,10 @@ def load_tower(
             f"{'.'.join(map(str, e['loc'])) or 'config'}: {e['msg']}" for e in error.errors()
         )
         raise ValueError(f"{config['model_type']} {modality} tower: {problems}") from None
-    if not isinstance(tower, MultimodalEncoderMixin) or not isinstance(tower, torch.nn.Module):
+    if not isinstance(tower, torch.nn.Module) or not isinstance(tower, MultimodalEncoderMixin):
         raise TypeError(f"{type(tower).__name__} is not an nn.Module with MultimodalEncoderMixin")
-    tower.to(dtype).to_empty(device=device).requires_grad_(False).eval()
+    module: torch.nn.Module = tower
+    module.to(dtype).to_empty(device=device).requires_grad_(False).eval()
     if isinstance(source, Mapping):
         _randomise(tower, seed, init_std)
     else:

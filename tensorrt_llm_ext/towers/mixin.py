@@ -19,9 +19,9 @@ import torch
 from torch import nn
 
 from ..graphs.adapter import EncoderGraphIOAdapter, EncoderMetadataProvider, Tensors
-from ..graphs.backends import GraphBackend, graph_backend_for
+from ..graphs.backends import GraphBackend, graph_backend_for, plain_mode
 from ..graphs.buckets import Bucket, EagerReason
-from ..graphs.capture import capture_within_limits
+from ..graphs.capture import capture_within_limits, replay_times
 from ..graphs.layout import Eager, EncoderItem, Replay, Step
 from ..graphs.packer import Packer
 from ..graphs.report import EncoderStats, TowerReport
@@ -45,15 +45,22 @@ class MultimodalEncoderMixin(abc.ABC):
     encoder_cuda_graph_modality: ClassVar[str]
     """Key of the tower's entry in ``encoder_cuda_graph``."""
 
-    attn_metadata: PackedAttnMetadata | None = None
+    attn_metadata: PackedAttnMetadata | None
     """Metadata of eager runs; graphs own theirs."""
 
-    _entry: MultimodalEncoderCudaGraphConfig | None = None
-    _token_budget: int | None = None
-    _eager_token_budget: int | None = None
-    _runner: MultimodalEncoderGraphRunner[Any] | None = None
-    _report: TowerReport | None = None
-    _no_bucket_reason: EagerReason = EagerReason.OFF
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.attn_metadata = None
+        self._entry: MultimodalEncoderCudaGraphConfig | None = None
+        self._token_budget: int | None = None
+        self._eager_token_budget: int | None = None
+        self._adapter_made: tuple[Any, EncoderGraphIOAdapter] | None = None
+        self._runner: MultimodalEncoderGraphRunner[Any] | None = None
+        self._report: TowerReport | None = None
+        self._no_bucket_reason = EagerReason.OFF
+        self._packers: dict[bool, Packer] = {}
+        self._stats = EncoderStats()
+        self._lock = threading.RLock()
 
     # ---- what a tower declares -------------------------------------------------------------
 
@@ -117,21 +124,10 @@ class MultimodalEncoderMixin(abc.ABC):
 
     @property
     def _adapter(self) -> EncoderGraphIOAdapter:
-        if "_adapter_instance" not in self.__dict__:
-            self.__dict__["_adapter_instance"] = self.make_io_adapter()
-        return self.__dict__["_adapter_instance"]  # type: ignore[no-any-return]
-
-    @property
-    def _lock(self) -> threading.RLock:  # type: ignore[valid-type]
-        return self.__dict__.setdefault("_encode_lock", threading.RLock())  # type: ignore[no-any-return]
-
-    @property
-    def _packers(self) -> dict[bool, Packer]:
-        return self.__dict__.setdefault("_packers_by_eager", {})  # type: ignore[no-any-return]
-
-    @property
-    def _stats(self) -> EncoderStats:
-        return self.__dict__.setdefault("_encoder_stats", EncoderStats())  # type: ignore[no-any-return]
+        weights = (self.device, self.dtype)
+        if self._adapter_made is None or self._adapter_made[0] != weights:  # moved by .to()
+            self._adapter_made = (weights, self.make_io_adapter())
+        return self._adapter_made[1]
 
     def configure_encoder_cuda_graph(
         self, config: MultimodalConfig, max_num_tokens: int | None = None
@@ -145,14 +141,17 @@ class MultimodalEncoderMixin(abc.ABC):
                 by default that of ``setup_attn_metadata``.
 
         Raises:
-            RuntimeError: Graphs are captured already.
+            RuntimeError: Graphs are captured already, for another configuration.
         """
+        entry = (config.encoder_cuda_graph or {}).get(self.encoder_cuda_graph_modality)
         if self._runner is not None:
+            if (entry, max_num_tokens) == (self._entry, self._token_budget):
+                return
             raise RuntimeError(
                 "encoder graphs are captured already; call release_encoder_cuda_graphs() before "
                 "another configuration"
             )
-        self._entry = (config.encoder_cuda_graph or {}).get(self.encoder_cuda_graph_modality)
+        self._entry = entry
         self._token_budget = max_num_tokens
         self._report = None
         self._no_bucket_reason = EagerReason.OFF
@@ -170,12 +169,13 @@ class MultimodalEncoderMixin(abc.ABC):
                 default as many as the budget can hold.
         """
         capacity = (attention_metadata_capacity or {}).get("attention", max_num_tokens)
-        self.attn_metadata = make_metadata(
-            attention_for(self.device, self.dtype, captured=False),
-            max_segments=capacity,
-            max_segment_len=max_num_tokens,
-            device=self.device,
-        )
+        with torch.inference_mode(False):  # else it could not be written outside of it
+            self.attn_metadata = make_metadata(
+                attention_for(self.device, self.dtype, captured=False),
+                max_segments=capacity,
+                max_segment_len=max_num_tokens,
+                device=self.device,
+            )
         self._eager_token_budget = max_num_tokens
         self._packers.clear()
 
@@ -212,13 +212,17 @@ class MultimodalEncoderMixin(abc.ABC):
             RuntimeError: Weights are not loaded, or ``setup_attn_metadata`` has not run.
             CaptureError: A bucket failed and ``on_capture_failure`` is ``raise``.
         """
-        if self._report is not None:
+        with self._lock:
+            if self._report is None:
+                self._report = self._capture(backend)
+                self._packers.clear()
             return self._report
+
+    def _capture(self, backend: GraphBackend | None) -> TowerReport:
         modality = self.encoder_cuda_graph_modality
         entry, buckets = self._entry, self.planned_buckets()
         if entry is None:
-            self._report = TowerReport(modality=modality, status="off", reason="not configured")
-            return self._report
+            return TowerReport(modality=modality, status="off", reason="not configured")
         if self.device.type == "meta":
             raise RuntimeError("load the weights before capture: parameters are on device meta")
         backend = backend or graph_backend_for(self.device)
@@ -238,6 +242,7 @@ class MultimodalEncoderMixin(abc.ABC):
             adapter=self._adapter,
             backend=backend,
             device=self.device,
+            eager_metadata=self._eager_metadata,
             warmup_steps=entry.warmup_steps,
             enable_padding=entry.enable_padding,
         )
@@ -251,9 +256,8 @@ class MultimodalEncoderMixin(abc.ABC):
             self._no_bucket_reason = EagerReason.CAPTURE_FAILED
         else:
             self._runner = runner
+            self._no_bucket_reason = EagerReason.SLOWER_THAN_EAGER  # where no bucket was kept
         report.capture_seconds = time.perf_counter() - start
-        self._report = report
-        self._packers.clear()
         return report
 
     def release_encoder_cuda_graphs(self) -> None:
@@ -262,11 +266,10 @@ class MultimodalEncoderMixin(abc.ABC):
         A later ``capture_encoder_cuda_graphs`` captures afresh.
         """
         with self._lock:
-            if self._runner is None:
-                return
-            self._runner.release()
+            if self._runner is not None:
+                self._runner.release()
+                self._no_bucket_reason = EagerReason.RELEASED
             self._runner = self._report = None
-            self._no_bucket_reason = EagerReason.RELEASED
             self._packers.clear()
 
     # ---- encoding --------------------------------------------------------------------------
@@ -293,7 +296,7 @@ class MultimodalEncoderMixin(abc.ABC):
                 packed.append(self.pack_item(item))
             except ValueError as error:
                 raise ValueError(f"item {index}: {error}") from None
-        with self._lock, torch.no_grad(), torch.autocast(self.device.type, enabled=False):
+        with self._lock, plain_mode(self.device):
             steps = self.plan([item.segment_lengths for item in packed], eager=eager)
             specs = self._adapter.output_specs
             lengths = [item.num_tokens for item in packed]
@@ -325,7 +328,8 @@ class MultimodalEncoderMixin(abc.ABC):
         Returns:
             Replays and eager steps, with their reasons.
         """
-        return self._packer(eager).plan(items)
+        with self._lock:
+            return self._packer(eager).plan(items)
 
     def encoder_stats(self) -> EncoderStats:
         """A copy of the counters."""
@@ -338,9 +342,9 @@ class MultimodalEncoderMixin(abc.ABC):
             report = self._report if graphs else None
             self._packers[eager] = Packer(
                 self._runner.buckets if self._runner is not None and graphs else (),
-                cost=_replay_times(report),
+                cost=replay_times(report),
                 enable_padding=self._entry is None or self._entry.enable_padding,
-                eager_token_budget=self._eager_token_budget or 1,
+                eager_token_budget=self._eager_token_budget,
                 no_bucket_reason=EagerReason.REQUESTED if eager else self._no_bucket_reason,
             )
         return self._packers[eager]
@@ -349,49 +353,39 @@ class MultimodalEncoderMixin(abc.ABC):
         num_tokens = step.load.num_tokens
         inputs = self._adapter.allocate_inputs(num_tokens, self.device)
         self._adapter.fill(inputs, items, step.runs)
-        metadata = self._eager_metadata(step)
+        metadata = self._eager_metadata(step.segment_lengths)
         outputs = self.encoder_forward(inputs, metadata)
         self._adapter.read(dict(outputs), step.runs, sinks)
 
-    def _eager_metadata(self, step: Step) -> PackedAttnMetadata:
-        load, own = step.load, self.attn_metadata
-        if own is not None and load.num_segments <= own.max_segments:
+    def _eager_metadata(self, segment_lengths: Sequence[int]) -> PackedAttnMetadata:
+        own, count, longest = self.attn_metadata, len(segment_lengths), max(segment_lengths)
+        if own is not None and count <= own.max_segments:
             # Exactly this layout: empty segments and a loose bound cost attention blocks.
-            metadata = PackedAttnMetadata(
-                own.cu_seqlens[: load.num_segments + 1], (), load.longest_segment, own.attention
-            )
+            offsets = own.cu_seqlens[: count + 1]
+            metadata = PackedAttnMetadata(offsets, (), longest, own.attention)
         else:
             metadata = make_metadata(
                 attention_for(self.device, self.dtype, captured=False),
-                max_segments=load.num_segments,
-                max_segment_len=load.longest_segment,
+                max_segments=count,
+                max_segment_len=longest,
                 device=self.device,
             )
-        metadata.refresh(step.segment_lengths)
+        metadata.refresh(segment_lengths)
         return metadata
 
     def _count(self, num_items: int, steps: Sequence[Step]) -> None:
+        padded_before = self._stats.padded_tokens
         self._stats.record(num_items, steps)
         if self._entry is None or not self._entry.enable_replay_stats:
             return
         replays = [step.bucket.label for step in steps if isinstance(step, Replay)]
         eager = [step.reason.value for step in steps if isinstance(step, Eager)]
         logger.info(
-            "encoder %s: items=%d tokens=%d replays=%s eager=%s",
+            "encoder %s: items=%d tokens=%d padded=%d replays=%s eager=%s",
             self.encoder_cuda_graph_modality,
             num_items,
             sum(step.load.num_tokens for step in steps),
+            self._stats.padded_tokens - padded_before,
             replays,
             eager,
         )
-
-
-def _replay_times(report: TowerReport | None) -> dict[Bucket, float] | None:
-    """Measured cost of the kept buckets; None where replay times say nothing."""
-    if report is None or not report.accelerated:
-        return None
-    return {
-        Bucket(b.num_tokens, b.max_segments, b.max_segment_len): b.replay_ms
-        for b in report.buckets
-        if b.kept and b.replay_ms is not None
-    }

@@ -111,7 +111,7 @@ class PackedSelfAttention(nn.Module):
         qkv = self.qkv(x).view(-1, 3, *self.heads)  # [T, 3, H, D]
         q, k = rotate(qkv[:, :2], *rope).unbind(1)  # [T, H, D] each
         attended = metadata.attention(q, k, qkv[:, 2], metadata, prepared)
-        return self.proj(attended.reshape(x.shape))  # type: ignore[no-any-return]
+        return self.proj(attended.reshape(x.shape))
 
 
 class PackedMLP(nn.Module):
@@ -126,7 +126,7 @@ class PackedMLP(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[T, C] -> [T, C], dtype of the weights."""
-        return self.linear_fc2(self.act(self.linear_fc1(x)))  # type: ignore[no-any-return]
+        return self.linear_fc2(self.act(self.linear_fc1(x)))
 
 
 class PackedBlock(nn.Module):
@@ -149,7 +149,7 @@ class PackedBlock(nn.Module):
     ) -> torch.Tensor:
         """Arguments as in ``PackedSelfAttention.forward``; x [T, C], dtype of the weights."""
         x = x + self.attn(self.norm1(x), rope, metadata, prepared)
-        return x + self.mlp(self.norm2(x))  # type: ignore[no-any-return]
+        return x + self.mlp(self.norm2(x))
 
 
 class AxialRope(nn.Module):
@@ -173,7 +173,7 @@ class AxialRope(nn.Module):
         device = fn(torch.empty(0)).device
         if device.type != "meta":
             self._frequencies[device] = self._host_frequencies.to(device)
-        return super()._apply(fn, recurse)  # type: ignore[no-any-return]
+        return super()._apply(fn, recurse)
 
     def forward(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Computes the tables.

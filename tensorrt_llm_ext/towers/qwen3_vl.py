@@ -103,7 +103,7 @@ class PatchMerger(nn.Module):
         """[T, C] -> [T / U, O], dtype of the weights."""
         joined = self.linear_fc1.in_features
         x = self.norm(x.view(-1, joined)) if self.norm_after_join else self.norm(x).view(-1, joined)
-        return self.linear_fc2(F.gelu(self.linear_fc1(x)))  # type: ignore[no-any-return]
+        return self.linear_fc2(F.gelu(self.linear_fc1(x)))
 
 
 class Qwen3VLVisionTower(MultimodalEncoderMixin, nn.Module):
