@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -20,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 def capture_within_limits(
-    runner: MultimodalEncoderGraphRunner,
+    runner: MultimodalEncoderGraphRunner[Any],
     backend: GraphBackend,
     buckets: Sequence[Bucket],
     config: MultimodalEncoderCudaGraphConfig,
@@ -84,11 +85,7 @@ def capture_within_limits(
             logger.info("encoder %s: bucket %s dropped: %s", report.modality, label, line.reason)
 
 
-def _taken(
-    runner: MultimodalEncoderGraphRunner,  # type: ignore[type-arg]
-    backend: GraphBackend,
-    before: int,
-) -> int:
+def _taken(runner: MultimodalEncoderGraphRunner[Any], backend: GraphBackend, before: int) -> int:
     return max(backend.memory_in_use() - before, runner.static_bytes)
 
 
@@ -112,7 +109,7 @@ def memory_cap(setting: int | float | None, device: torch.device) -> int | None:
 
 
 def _capture_all(
-    runner: MultimodalEncoderGraphRunner,
+    runner: MultimodalEncoderGraphRunner[Any],
     buckets: Sequence[Bucket],
     modality: str,
 ) -> dict[Bucket, CaptureTimes]:

@@ -116,8 +116,10 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         """
         todo = sorted(set(buckets) - set(self._captured), reverse=True)
         if todo and self._inputs and todo[0].num_tokens > self._arena_tokens:
-            size = self._arena_tokens
-            raise ValueError(f"{todo[0].label} exceeds the buffers of {size} tokens: release() first")
+            raise ValueError(
+                f"{todo[0].label} exceeds the {self._arena_tokens} tokens of the buffers there "
+                "are: call release() and capture all buckets at once"
+            )
         for bucket in todo:
             try:
                 with plain_mode(self._device):
