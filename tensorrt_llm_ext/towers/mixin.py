@@ -28,6 +28,7 @@ from ..graphs.report import EncoderStats, TowerReport
 from ..graphs.runner import CaptureError, MultimodalEncoderGraphRunner
 from ..llmapi.mm_config import MultimodalConfig, MultimodalEncoderCudaGraphConfig
 from ..ops.attention import PackedAttnMetadata, attention_for, make_metadata
+from .checkpoint import DiskTensor
 from .metadata import PackedMetadataProvider
 from .output import ItemOutput
 
@@ -99,6 +100,10 @@ class MultimodalEncoderMixin(abc.ABC):
             The same under the names that callers know.
         """
 
+    def disk_tensors(self) -> dict[str, DiskTensor]:
+        """Checkpoint key (without prefix) and shape on disk of every parameter."""
+        return {n: DiskTensor(n, tuple(p.shape)) for n, p in self._module.named_parameters()}
+
     def make_metadata_provider(self) -> EncoderMetadataProvider[Any]:
         """Metadata of graphs; by default packed attention in its static form."""
         return PackedMetadataProvider(
@@ -110,17 +115,18 @@ class MultimodalEncoderMixin(abc.ABC):
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return self._first_parameter().device
+        return next(self._module.parameters()).device
 
     @property
     def dtype(self) -> torch.dtype:
         """Element type of the weights."""
-        return self._first_parameter().dtype
+        return next(self._module.parameters()).dtype
 
-    def _first_parameter(self) -> torch.Tensor:
+    @property
+    def _module(self) -> nn.Module:
         if not isinstance(self, nn.Module):
             raise TypeError(f"{type(self).__name__} has to be an nn.Module")
-        return next(self.parameters())
+        return self
 
     @property
     def _adapter(self) -> EncoderGraphIOAdapter:

@@ -146,8 +146,8 @@ class Qwen3VLVisionTower(MultimodalEncoderMixin, nn.Module):
         return len(self.config.deepstack_visual_indexes)
 
     def disk_tensors(self) -> dict[str, DiskTensor]:
-        """Checkpoint key (without prefix) and shape on disk of every parameter."""
-        disk = {name: DiskTensor(name, tuple(p.shape)) for name, p in self.named_parameters()}
+        """See the mixin; keys are the module's own names."""
+        disk = super().disk_tensors()
         # A convolution on disk: its kernel is its stride, so it is one product per patch row.
         name, c = "patch_embed.proj.weight", self.config
         kernel = (c.in_channels, c.temporal_patch_size, c.patch_size, c.patch_size)
