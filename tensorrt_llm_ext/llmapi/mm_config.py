@@ -191,10 +191,10 @@ _GRAPHS_AND_SIDE_STREAM: dict[str, Any] = {
 if TYPE_CHECKING:
 
     class _UpstreamMultimodalKeys(UpstreamKeysModel):
-        encoder_side_stream_max_ahead: int
-        encoder_cache_max_bytes: int
-        encoder_scheduling_policy: str
-        video_pruning_rate: float | None
+        encoder_side_stream_max_ahead: int = 0
+        encoder_cache_max_bytes: int = 134217728
+        encoder_scheduling_policy: str = "DEFAULT"
+        video_pruning_rate: float | None = None
 else:
     _UpstreamMultimodalKeys = upstream_fields("MultimodalConfig")
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis_jsonschema import from_schema
-from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+from jsonschema import Draft202012Validator
 from pydantic import BaseModel, ValidationError
 
 from tensorrt_llm_ext import __version__
@@ -168,10 +168,18 @@ FUZZ = settings(
 ENTRY = MULTIMODAL["$defs"]["MultimodalEncoderCudaGraphConfig"]
 
 
+SMALL = st.integers(1, 6)
+SHAPES = st.one_of(
+    st.fixed_dictionaries({"buckets": st.lists(st.lists(SMALL, min_size=2, max_size=2))}),
+    st.fixed_dictionaries({"max_batch_size": SMALL}, optional={"max_num_tokens": SMALL}),
+)
+
+
 @FUZZ
-@given(entry=objects_for(ENTRY, MULTIMODAL))
-def test_entries_agree(entry):
-    agree(MultimodalConfig, MULTIMODAL_VALIDATOR, {"encoder_cuda_graph": {"image": entry}})
+@given(entry=objects_for(ENTRY, MULTIMODAL), shapes=SHAPES)
+def test_entries_agree(entry, shapes):
+    for value in (entry, entry | shapes, shapes):
+        agree(MultimodalConfig, MULTIMODAL_VALIDATOR, {"encoder_cuda_graph": {"image": value}})
 
 
 @FUZZ
