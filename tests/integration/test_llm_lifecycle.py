@@ -125,7 +125,7 @@ def test_kv_cache_knows_what_graphs_took(
         assert kv is not None
         graph_bytes = sum(tower.graph_memory_bytes for tower in report.towers)
         assert graph_bytes > 0
-        # 4 layers, 2 KV heads of 16, keys and values, 4 bytes; one layer exists twice while growing.
+        # 4 layers, 2 KV heads of 16, keys and values, 4 bytes; growing doubles one layer.
         assert kv.bytes_per_token == 4 * 2 * 16 * 2 * 4
         cost = kv.bytes_per_token * 5 / 4
         assert kv.tokens == int(((200 << 20) * 0.9 - kv.reserved_bytes) / cost)

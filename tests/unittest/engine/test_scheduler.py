@@ -1,0 +1,106 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""The rule of admission, without a model."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tensorrt_llm_ext.engine.errors import RequestError
+from tensorrt_llm_ext.engine.scheduler import Limits, Request, Scheduler, padded_cost
+
+LIMITS = Limits(
+    max_batch_size=4,
+    max_num_tokens=100,
+    max_seq_len=80,
+    kv_tokens=200,
+    encoder_items=3,
+    encoder_rows=64,
+)
+
+
+def make(number: int, prompt: int = 10, new: int = 10, rows: tuple[int, ...] = ()) -> Request:
+    media = SimpleNamespace(
+        token_ids=[0] * prompt, num_items=len(rows), num_rows=sum(rows), items={}
+    )
+    unused: Any = None
+    return Request(number, media, unused, new, unused, unused)  # type: ignore[arg-type]
+
+
+def admit(*requests: Request, **limits: int) -> tuple[Scheduler, list[int]]:
+    scheduler = Scheduler(dataclasses.replace(LIMITS, **limits))
+    for request in requests:
+        scheduler.add(request)
+    return scheduler, [request.id for request in scheduler.admit()]
+
+
+def test_batch_size() -> None:
+    scheduler, ids = admit(*map(make, range(6)))
+    assert ids == [0, 1, 2, 3]
+    assert scheduler.admit() == []
+    scheduler.remove(scheduler.running[1])
+    assert [request.id for request in scheduler.admit()] == [4]
+    assert [request.id for request in scheduler.running] == [0, 2, 3, 4]
+
+
+def test_padded_kv_tokens() -> None:
+    assert padded_cost([]) == 0
+    assert padded_cost([make(0, 10, 5), make(1, 30, 2)]) == 64
+    # 20 + 20 fit, 3 * 70 does not, and what stands behind it waits too.
+    assert admit(make(0), make(1), make(2, 60, 10), make(3))[1] == [0, 1]
+    assert admit(make(0), make(1), make(2, 60, 6), make(3))[1] == [0, 1, 2]
+
+
+def test_prompt_tokens_of_a_step() -> None:
+    scheduler, ids = admit(make(0, 40), make(1, 40), make(2, 40), kv_tokens=10_000)
+    assert ids == [0, 1]
+    assert [request.id for request in scheduler.admit()] == [2]
+
+
+def test_encoder_budget_of_a_step() -> None:
+    assert admit(make(0, rows=(40,)), make(1, rows=(24,)), make(2, rows=(4,)))[1] == [0, 1]
+    assert admit(make(0, rows=(8, 8)), make(1, rows=(8, 8)), make(2))[1] == [0]
+    # A single request above the budget goes alone, or it would wait for ever.
+    assert admit(make(0, rows=(500,)), make(1))[1] == [0]
+    assert admit(make(0), make(1, rows=(500,)))[1] == [0]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "wanted", "limits", "new"),
+    [
+        (79, 5, {}, 1),
+        (70, 30, {}, 10),
+        (70, None, {}, 10),
+        (10, 5, {}, 5),
+        (40, 10, {"kv_tokens": 50}, 10),
+    ],
+)
+def test_new_tokens(prompt: int, wanted: int | None, limits: dict[str, int], new: int) -> None:
+    assert dataclasses.replace(LIMITS, **limits).new_tokens(prompt, wanted) == new
+
+
+@pytest.mark.parametrize(
+    ("prompt", "wanted", "limits", "message"),
+    [
+        (80, 1, {}, "has 80 tokens; .* max_seq_len 80"),
+        (61, 1, {"max_num_tokens": 60}, "max_num_tokens is 60"),
+        (40, 11, {"kv_tokens": 50}, "holds 50; ask for max_tokens <= 10"),
+        (51, 1, {"kv_tokens": 50}, "max_tokens <= 0"),
+    ],
+)
+def test_hopeless(prompt: int, wanted: int, limits: dict[str, int], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        dataclasses.replace(LIMITS, **limits).new_tokens(prompt, wanted)
+
+
+def test_remove_from_queue_and_batch() -> None:
+    scheduler, _ = admit(make(0), make(1), max_batch_size=1)
+    assert not scheduler.idle
+    for request in (scheduler.waiting[0], scheduler.running[0]):
+        scheduler.remove(request)
+        scheduler.remove(request)
+    assert scheduler.idle
