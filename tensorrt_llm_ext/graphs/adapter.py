@@ -250,10 +250,11 @@ class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
         size, many = bucket.num_tokens, bucket.max_segments
         if not refine or many <= 2 * _FEW_SEGMENTS:
             return (bucket._replace(max_segment_len=size),)
-        short = -(-4 * size // many)
+        # As many idle blocks in one as in the other.
+        short = size * (_FEW_SEGMENTS + _SLACK_SEGMENTS) // (many + _SLACK_SEGMENTS)
         return (
             Bucket(size, _FEW_SEGMENTS, size),
-            Bucket(size, many, min(size, short + -short % self.unit)),
+            Bucket(size, many, short + -short % self.unit),
         )
 
     def _slack_segment(self, bucket: Bucket) -> int:

@@ -10,6 +10,7 @@ towers that share it share their memory and never replay at the same time.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import statistics
 import threading
@@ -71,7 +72,7 @@ class CudaGraphBackend:
     def __init__(self, device: torch.device) -> None:
         """Opens a pool on a CUDA device."""
         self._device = device
-        self._stream = torch.cuda.Stream(device)
+        self._stream = _capture_stream(device)
         # Explicit, because a failed capture without one cannot name its pool.
         self._pool = torch.cuda.graph_pool_handle()
         self._lock = threading.RLock()
@@ -140,6 +141,12 @@ def plain_mode(device: torch.device) -> Iterator[None]:
     """
     with torch.inference_mode(False), torch.no_grad(), torch.autocast(device.type, enabled=False):
         yield
+
+
+@functools.lru_cache
+def _capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """One for the process: every stream that multiplies matrices keeps a workspace for good."""
+    return torch.cuda.Stream(device)
 
 
 @contextlib.contextmanager
