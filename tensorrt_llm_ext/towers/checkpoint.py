@@ -7,7 +7,9 @@ Keys on disk are stable across transformers versions, module paths are not.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,10 +22,47 @@ _SINGLE = "model.safetensors"
 
 
 class DiskTensor(NamedTuple):
-    """Where a parameter is in a checkpoint: key without prefix, and shape on disk."""
+    """Where a parameter is in a checkpoint.
+
+    Attributes:
+        key: Without prefix.
+        shape: On disk.
+        axes: Order of the disk's axes in the parameter; None: the same.
+    """
 
     key: str
     shape: tuple[int, ...]
+    axes: tuple[int, ...] | None = None
+
+
+DiskTensors = dict[str, tuple[DiskTensor, ...]]
+"""By parameter: the tensors on disk whose rows, one below the other, are the parameter's."""
+
+
+def disk_tensors_of(
+    module: nn.Module, renames: Mapping[str, str | tuple[str, ...]] | None = None
+) -> DiskTensors:
+    """Disk tensors of a module whose parameter names differ from the checkpoint's here and there.
+
+    Args:
+        module: Its parameters are to be loaded.
+        renames: Pattern in a parameter's name -> what the checkpoint has instead, applied in
+            order; several for a parameter that is apart on disk.
+
+    Returns:
+        Disk tensors of every parameter; a parameter that is apart is split evenly along its rows.
+    """
+    disk: DiskTensors = {}
+    for name, parameter in module.named_parameters():
+        keys: tuple[str, ...] = (name,)
+        for ours, theirs in (renames or {}).items():
+            if re.search(ours, keys[0]):
+                options = (theirs,) if isinstance(theirs, str) else theirs
+                keys = tuple(re.sub(ours, option, key) for key in keys for option in options)
+        rows, *rest = parameter.shape
+        shape = (rows // len(keys), *rest)
+        disk[name] = tuple(DiskTensor(key, shape) for key in keys)
+    return disk
 
 
 def read_config(checkpoint: str | Path) -> dict[str, Any]:
@@ -89,7 +128,7 @@ def weight_files(checkpoint: str | Path) -> dict[str, Path]:
 
 def load_parameters(
     module: nn.Module,
-    disk: Mapping[str, DiskTensor],
+    disk: Mapping[str, tuple[DiskTensor, ...]],
     checkpoint: str | Path,
     prefixes: tuple[str, ...],
 ) -> None:
@@ -97,7 +136,7 @@ def load_parameters(
 
     Args:
         module: Receives the weights, cast to its dtype.
-        disk: Key and shape on disk of every parameter, by parameter name.
+        disk: Disk tensors of every parameter, by parameter name.
         checkpoint: Folder of the checkpoint.
         prefixes: Accepted prefixes; the first that the checkpoint uses is taken.
 
@@ -108,21 +147,27 @@ def load_parameters(
 
     files = weight_files(checkpoint)
     prefix = next((p for p in prefixes if any(key.startswith(p) for key in files)), prefixes[0])
-    wanted = {prefix + tensor.key: (name, tensor.shape) for name, tensor in disk.items()}
+    wanted = {prefix + t.key: t.shape for tensors in disk.values() for t in tensors}
     found = {key for key in files if key.startswith(prefix)}
     problems = [f"missing {key}" for key in sorted(wanted.keys() - found)]
     problems += [f"unexpected {key}" for key in sorted(found - wanted.keys())]
-    parameters = dict(module.named_parameters())
-    for path in sorted({files[key] for key in wanted.keys() & found}):
-        with safe_open(path, framework="pt") as weights:
-            for key in sorted(k for k in wanted.keys() & found if files[k] == path):
-                name, shape = wanted[key]
-                on_disk = tuple(weights.get_slice(key).get_shape())
-                if on_disk != shape:
-                    problems.append(f"{key} is {list(on_disk)}, expected {list(shape)}")
-                elif not problems:
-                    with torch.no_grad():
-                        parameters[name].copy_(weights.get_tensor(key).view(parameters[name].shape))
+    with contextlib.ExitStack() as stack:
+        readers = {
+            path: stack.enter_context(safe_open(path, framework="pt"))
+            for path in sorted({files[key] for key in wanted.keys() & found})
+        }
+        for key in sorted(wanted.keys() & found):
+            shape = tuple(readers[files[key]].get_slice(key).get_shape())
+            if shape != wanted[key]:
+                problems.append(f"{key} is {list(shape)}, expected {list(wanted[key])}")
+        for name, parameter in module.named_parameters() if not problems else ():
+            parts = []
+            for tensor in disk[name]:
+                key = prefix + tensor.key
+                part = readers[files[key]].get_tensor(key)
+                parts.append(part if tensor.axes is None else part.permute(tensor.axes))
+            with torch.no_grad():
+                parameter.copy_(torch.cat(parts).view(parameter.shape))
     if problems:
         raise ValueError(
             f"{checkpoint} does not fit {type(module).__name__}: " + "; ".join(problems)

@@ -28,7 +28,7 @@ from ..graphs.report import EncoderStats, TowerReport
 from ..graphs.runner import CaptureError, MultimodalEncoderGraphRunner
 from ..llmapi.mm_config import MultimodalConfig, MultimodalEncoderCudaGraphConfig
 from ..ops.attention import PackedAttnMetadata, attention_for, make_metadata
-from .checkpoint import DiskTensor
+from .checkpoint import DiskTensors, disk_tensors_of
 from .metadata import PackedMetadataProvider
 from .output import ItemOutput
 
@@ -100,9 +100,9 @@ class MultimodalEncoderMixin(abc.ABC):
             The same under the names that callers know.
         """
 
-    def disk_tensors(self) -> dict[str, DiskTensor]:
-        """Checkpoint key (without prefix) and shape on disk of every parameter."""
-        return {n: DiskTensor(n, tuple(p.shape)) for n, p in self._module.named_parameters()}
+    def disk_tensors(self) -> DiskTensors:
+        """Checkpoint keys (without prefix) and shapes on disk of every parameter."""
+        return disk_tensors_of(self._module)
 
     def make_metadata_provider(self) -> EncoderMetadataProvider[Any]:
         """Metadata of graphs; by default packed attention in its static form."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -34,8 +34,14 @@ class PackedViTConfig:
         num_heads: H; D = C / H.
         mlp_width: F.
         activation: Key of ``ACTIVATIONS``.
-        norm_eps: Epsilon of the LayerNorms.
-        rope_theta: Base of the two-axis rotary embedding.
+        norm: ``layer`` (with bias) or ``rms``.
+        norm_eps: Epsilon of the norms.
+        attention_bias: Biases of the qkv and output projections.
+        qk_norm: RMS norm of every head's query and key, before rope.
+        gated_mlp: activation(gate) * up instead of activation(up).
+        mlp_bias: Biases of the MLP.
+        gate_limit: Gated MLP: gate is clamped from above and up from both sides to this.
+        rope_theta: Base of the two-axis rotary embedding; None for none.
     """
 
     depth: int
@@ -43,14 +49,21 @@ class PackedViTConfig:
     num_heads: int
     mlp_width: int
     activation: str = "gelu_pytorch_tanh"
+    norm: Literal["layer", "rms"] = "layer"
     norm_eps: float = 1e-6
-    rope_theta: float = 10000.0
+    attention_bias: bool = True
+    qk_norm: bool = False
+    gated_mlp: bool = False
+    mlp_bias: bool = True
+    gate_limit: float | None = None
+    rope_theta: float | None = 10000.0
 
     def __post_init__(self) -> None:
-        if self.width % self.num_heads or (self.width // self.num_heads) % 4:
+        if self.width % self.num_heads or (self.rope_theta and self.head_dim % 4):
             raise ValueError(
                 f"width {self.width} with {self.num_heads} heads gives head size "
-                f"{self.width / self.num_heads:g}; two-axis rope needs a multiple of 4"
+                f"{self.width / self.num_heads:g}; it has to be whole, and a multiple of 4 for "
+                "two-axis rope"
             )
         if self.activation not in ACTIVATIONS:
             raise ValueError(
@@ -61,6 +74,11 @@ class PackedViTConfig:
     def head_dim(self) -> int:
         """D."""
         return self.width // self.num_heads
+
+    def make_norm(self) -> nn.Module:
+        """A norm over C."""
+        kind = nn.RMSNorm if self.norm == "rms" else nn.LayerNorm
+        return kind(self.width, eps=self.norm_eps)
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -81,19 +99,24 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
 
 
 class PackedSelfAttention(nn.Module):
-    """Attention within segments, fused qkv projection with bias."""
+    """Attention within segments, fused qkv projection."""
 
     def __init__(self, config: PackedViTConfig) -> None:
         """Makes the projections."""
         super().__init__()
         self.heads = (config.num_heads, config.head_dim)
-        self.qkv = nn.Linear(config.width, 3 * config.width)
-        self.proj = nn.Linear(config.width, config.width)
+        self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.attention_bias)
+        self.proj = nn.Linear(config.width, config.width, bias=config.attention_bias)
+        self.q_norm: nn.Module | None = None
+        self.k_norm: nn.Module | None = None
+        if config.qk_norm:
+            self.q_norm = nn.RMSNorm(config.head_dim, eps=config.norm_eps)
+            self.k_norm = nn.RMSNorm(config.head_dim, eps=config.norm_eps)
 
     def forward(
         self,
         x: torch.Tensor,
-        rope: tuple[torch.Tensor, torch.Tensor],
+        rope: tuple[torch.Tensor, torch.Tensor] | None,
         metadata: PackedAttnMetadata,
         prepared: torch.Tensor | None,
     ) -> torch.Tensor:
@@ -101,7 +124,7 @@ class PackedSelfAttention(nn.Module):
 
         Args:
             x: [T, C], dtype of the weights.
-            rope: cos and sin, fp32 [T, D / 2] each.
+            rope: cos and sin, fp32 [T, D / 2] each, or None.
             metadata: Layout of the batch.
             prepared: What the attention prepared for this layout, bool [T, T] or None.
 
@@ -109,24 +132,47 @@ class PackedSelfAttention(nn.Module):
             [T, C], dtype of x.
         """
         qkv = self.qkv(x).view(-1, 3, *self.heads)  # [T, 3, H, D]
-        q, k = rotate(qkv[:, :2], *rope).unbind(1)  # [T, H, D] each
-        attended = metadata.attention(q, k, qkv[:, 2], metadata, prepared)
+        qk, v = qkv[:, :2], qkv[:, 2]
+        if self.q_norm is not None and self.k_norm is not None:
+            qk = torch.stack((self.q_norm(qkv[:, 0]), self.k_norm(qkv[:, 1])), dim=1)
+        if rope is not None:
+            qk = rotate(qk, *rope)
+        q, k = qk.unbind(1)  # [T, H, D] each
+        attended = metadata.attention(q, k, v, metadata, prepared)
         return self.proj(attended.reshape(x.shape))
 
 
 class PackedMLP(nn.Module):
-    """Two linear layers around an activation."""
+    """Two linear layers around an activation; gate and up are one layer, gate first."""
 
-    def __init__(self, config: PackedViTConfig) -> None:
-        """Makes the layers."""
+    def __init__(
+        self,
+        width: int,
+        mlp_width: int,
+        *,
+        activation: str,
+        gated: bool = False,
+        bias: bool = True,
+        gate_limit: float | None = None,
+    ) -> None:
+        """Makes the layers; arguments as in ``PackedViTConfig``."""
         super().__init__()
-        self.linear_fc1 = nn.Linear(config.width, config.mlp_width)
-        self.linear_fc2 = nn.Linear(config.mlp_width, config.width)
-        self.act = ACTIVATIONS[config.activation]
+        self.linear_fc1 = nn.Linear(width, mlp_width * (2 if gated else 1), bias=bias)
+        self.linear_fc2 = nn.Linear(mlp_width, width, bias=bias)
+        self.act = ACTIVATIONS[activation]
+        self.gated = gated
+        self.gate_limit = gate_limit
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[T, C] -> [T, C], dtype of the weights."""
-        return self.linear_fc2(self.act(self.linear_fc1(x)))
+        hidden = self.linear_fc1(x)
+        if not self.gated:
+            return self.linear_fc2(self.act(hidden))
+        gate, up = hidden.chunk(2, dim=-1)
+        if self.gate_limit is not None:
+            gate = gate.clamp(max=self.gate_limit)
+            up = up.clamp(-self.gate_limit, self.gate_limit)
+        return self.linear_fc2(self.act(gate) * up)
 
 
 class PackedBlock(nn.Module):
@@ -135,15 +181,22 @@ class PackedBlock(nn.Module):
     def __init__(self, config: PackedViTConfig) -> None:
         """Makes the block."""
         super().__init__()
-        self.norm1 = nn.LayerNorm(config.width, eps=config.norm_eps)
-        self.norm2 = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.norm1 = config.make_norm()
+        self.norm2 = config.make_norm()
         self.attn = PackedSelfAttention(config)
-        self.mlp = PackedMLP(config)
+        self.mlp = PackedMLP(
+            config.width,
+            config.mlp_width,
+            activation=config.activation,
+            gated=config.gated_mlp,
+            bias=config.mlp_bias,
+            gate_limit=config.gate_limit,
+        )
 
     def forward(
         self,
         x: torch.Tensor,
-        rope: tuple[torch.Tensor, torch.Tensor],
+        rope: tuple[torch.Tensor, torch.Tensor] | None,
         metadata: PackedAttnMetadata,
         prepared: torch.Tensor | None,
     ) -> torch.Tensor:
@@ -160,12 +213,12 @@ class AxialRope(nn.Module):
     cast to: in bf16 the angles of a 64x64 grid would be off by up to 1e-2.
     """
 
-    def __init__(self, config: PackedViTConfig) -> None:
+    def __init__(self, head_dim: int, theta: float) -> None:
         """Computes the frequencies, fp32 [D / 4], on the host."""
         super().__init__()
-        spatial = config.head_dim // 2
+        spatial = head_dim // 2
         exponent = torch.arange(0, spatial, 2, dtype=torch.float32, device="cpu") / spatial
-        self._host_frequencies = 1.0 / (config.rope_theta**exponent)
+        self._host_frequencies = 1.0 / (theta**exponent)
         self._frequencies: dict[torch.device, torch.Tensor] = {}
 
     def _apply(self, fn: Any, recurse: bool = True) -> AxialRope:

@@ -26,7 +26,7 @@ class TowerEntry:
 
 
 _TOWERS: dict[tuple[str, str], TowerEntry] = {}
-_BUILT_IN = ("qwen3_vl",)  # modules of this package, imported at the first look-up
+_BUILT_IN = ("qwen3_vl", "glm")  # modules of this package, imported at the first look-up
 
 
 def register_tower(

@@ -1,0 +1,288 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the vision towers over patch grids share: items, layout, and the captured region.
+
+A tower is patch embedding, positions, packed blocks and a tail. Pictures and videos ride on one
+tower; a video is one segment per frame pair. Shape letters: T tokens (patches), C width, P patch
+values, O output width, U merge unit (merge * merge), K taps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any, cast
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, PositiveInt
+from torch import nn
+
+from ..graphs.adapter import EncoderGraphTensorSpec, PackedEncoderGraphIOAdapter, Tensors
+from ..graphs.layout import EncoderItem
+from ..ops.attention import PackedAttnMetadata, attention_for
+from .checkpoint import DiskTensor, DiskTensors, disk_tensors_of
+from .grid import patch_positions, position_taps
+from .mixin import MultimodalEncoderMixin
+from .output import ItemOutput
+from .packed_vit import AxialRope, PackedBlock, PackedViTConfig
+
+
+class PatchGridConfig(BaseModel):
+    """Keys of ``vision_config`` that all patch-grid towers have; others are ignored."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    depth: PositiveInt
+    hidden_size: PositiveInt
+    num_heads: PositiveInt
+    intermediate_size: PositiveInt
+    out_hidden_size: PositiveInt
+    in_channels: PositiveInt = 3
+    patch_size: PositiveInt = 16
+    temporal_patch_size: PositiveInt = 2
+    spatial_merge_size: PositiveInt = 2
+    rope_parameters: dict[str, Any] | None = None
+
+    @property
+    def patch_dim(self) -> int:
+        """P: values of one row of ``pixel_values`` (channel, frame, y, x)."""
+        return self.in_channels * self.temporal_patch_size * self.patch_size**2
+
+    @property
+    def merge_unit(self) -> int:
+        """U: patches that become one output row."""
+        return self.spatial_merge_size**2
+
+    @property
+    def rope_theta(self) -> float:
+        """Base of the rotary embedding; absent from published files, 10000 then."""
+        return float((self.rope_parameters or {}).get("rope_theta", 10000.0))
+
+
+class PatchGridTower(MultimodalEncoderMixin, nn.Module):
+    """Base of the towers whose items are patch rows and a grid.
+
+    An item is ``{"pixel_values": float [t * h * w, P], "grid_thw": (t, h, w)}``: rows in
+    merge-block order, h and w in patches. Its output has ``features`` [t * h * w / U, O] and
+    ``deepstack``, a list of tensors of the same shape (empty for most towers), in the order of the
+    blocks they leave.
+
+    Attributes:
+        disk_renames: Patterns in parameter names that are called otherwise on disk, see
+            ``checkpoint.disk_tensors_of``.
+        num_taps: K: rows of the position table that a patch reads; 0 without a table.
+    """
+
+    encoder_cuda_graph_modality = "image"
+    disk_renames: Mapping[str, str | tuple[str, ...]] = {}
+    num_taps = 0
+    num_deepstack = 0
+
+    def __init__(self, config: PatchGridConfig, vit: PackedViTConfig) -> None:
+        """Makes patch embedding, rope and blocks; weights come from ``load_tower``."""
+        super().__init__()
+        self.config = config
+        self.patch_embed = nn.ModuleDict({"proj": nn.Linear(config.patch_dim, config.hidden_size)})
+        self.rope = None if vit.rope_theta is None else AxialRope(vit.head_dim, vit.rope_theta)
+        self.blocks = nn.ModuleList(PackedBlock(vit) for _ in range(config.depth))
+
+    @property
+    def spatial_merge_size(self) -> int:
+        """Side of the square of patches that becomes one output row."""
+        return self.config.spatial_merge_size
+
+    @property
+    def out_hidden_size(self) -> int:
+        """O: width of every output."""
+        return self.config.out_hidden_size
+
+    # ---- what a tower fills in -------------------------------------------------------------
+
+    def position_taps(self, height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of the position table and their weights for a frame, [height * width, K] each."""
+        raise NotImplementedError(f"{type(self).__name__} reads no position table")
+
+    def position_table(self) -> torch.Tensor:
+        """The position table, [rows, C], dtype of the weights."""
+        raise NotImplementedError(f"{type(self).__name__} has no position table")
+
+    def embed(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Patch rows to hidden states.
+
+        Args:
+            pixels: [T, P], dtype of the weights.
+
+        Returns:
+            [T, C], dtype of the weights, before positions.
+        """
+        return cast(torch.Tensor, self.patch_embed["proj"](pixels))
+
+    def tap(self, index: int, x: torch.Tensor) -> torch.Tensor | None:
+        """Deepstack output after a block, if it has one.
+
+        Args:
+            index: The block.
+            x: Its output [T, C], dtype of the weights.
+
+        Returns:
+            [T / U, O], dtype of the weights, or None.
+        """
+        return None
+
+    def tail(self, x: torch.Tensor) -> torch.Tensor:
+        """Hidden states to features.
+
+        Args:
+            x: Output of the last block [T, C], dtype of the weights.
+
+        Returns:
+            [T / U, O], dtype of the weights.
+        """
+        raise NotImplementedError
+
+    # ---- the mixin's contract --------------------------------------------------------------
+
+    def disk_tensors(self) -> DiskTensors:
+        """See the mixin; the patch embedding is a convolution on disk."""
+        disk = disk_tensors_of(self, self.disk_renames)
+        name, c = "patch_embed.proj.weight", self.config
+        kernel = (c.in_channels, c.temporal_patch_size, c.patch_size, c.patch_size)
+        # Its kernel is its stride, so it is one product per patch row.
+        disk[name] = (DiskTensor(name, (c.hidden_size, *kernel)),)
+        return disk
+
+    def make_io_adapter(self) -> PackedEncoderGraphIOAdapter:
+        """See the mixin."""
+        c, spec = self.config, EncoderGraphTensorSpec
+        merged = spec((c.out_hidden_size,), self.dtype, c.merge_unit)
+        layout = {"positions": spec((2,), torch.int32)} if self.rope is not None else {}
+        if self.num_taps:
+            layout["table_rows"] = spec((self.num_taps,), torch.int32)
+            layout["table_weights"] = spec((self.num_taps,), torch.float32)
+        attention = attention_for(self.device, self.dtype, captured=True)
+        deepstack = {f"deepstack_{i}": merged for i in range(self.num_deepstack)}
+        return PackedEncoderGraphIOAdapter(
+            row_specs={"pixel_values": spec((c.patch_dim,), self.dtype)},
+            layout_specs=layout,
+            output_specs={"features": merged, **deepstack},
+            build_layout=self._build_layout,
+            unit=c.merge_unit,
+            bakes_max_segment_len=attention.bakes_max_segment_len,
+        )
+
+    def _build_layout(
+        self, layout: Hashable, first_segment: int, num_segments: int
+    ) -> dict[str, np.ndarray]:
+        """Every frame pair of an item has the same layout."""
+        height, width = cast(tuple[int, int], layout)
+        frame = {}
+        if self.rope is not None:
+            frame["positions"] = patch_positions(height, width, self.config.spatial_merge_size)
+        if self.num_taps:
+            frame["table_rows"], frame["table_weights"] = self.position_taps(height, width)
+        return {name: np.tile(array, (num_segments, 1)) for name, array in frame.items()}
+
+    def pack_item(self, item: Mapping[str, Any]) -> EncoderItem:
+        """See the class and the mixin."""
+        pixels, (t, h, w) = checked_grid_item(item, self.config)
+        return EncoderItem((h * w,) * t, {"pixel_values": pixels}, (h, w))
+
+    def encoder_forward(
+        self, inputs: Mapping[str, torch.Tensor], metadata: PackedAttnMetadata
+    ) -> dict[str, torch.Tensor]:
+        """Patch rows to features.
+
+        Args:
+            inputs: ``pixel_values`` [T, P] dtype of the weights; as the tower has them
+                ``positions`` int32 [T, 2], ``table_rows`` int32 [T, K], ``table_weights`` fp32
+                [T, K].
+            metadata: Layout of the segments.
+
+        Returns:
+            ``features`` and ``deepstack_{i}``, [T / U, O] each, dtype of the weights.
+        """
+        pixels = inputs["pixel_values"]
+        x = self.embed(pixels)
+        if self.num_taps:
+            x = x + gather_taps(
+                self.position_table(), inputs["table_rows"], inputs["table_weights"]
+            ).to(x.dtype)
+        rope = None if self.rope is None else self.rope(inputs["positions"])
+        prepared = metadata.attention.prepare(metadata, pixels.shape[0])
+        outputs: dict[str, torch.Tensor] = {}
+        for index, block in enumerate(self.blocks):
+            x = block(x, rope, metadata, prepared)
+            tapped = self.tap(index, x)
+            if tapped is not None:
+                outputs[f"deepstack_{len(outputs)}"] = tapped
+        outputs["features"] = self.tail(x)
+        return outputs
+
+    def make_output(self, tensors: Tensors) -> ItemOutput:
+        """See the class."""
+        deepstack = [tensors[f"deepstack_{i}"] for i in range(self.num_deepstack)]
+        return ItemOutput(features=tensors["features"], deepstack=deepstack)
+
+    def table_taps(
+        self, height: int, width: int, rows: int, **how: Any
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Taps into a square table of a number of rows, see ``grid.position_taps``."""
+        merge = self.config.spatial_merge_size
+        return position_taps(height, width, round(rows**0.5), merge, **how)
+
+
+def gather_taps(table: torch.Tensor, rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Weighted sum of table rows, one tap at a time: K gathered rows at once would be K times x.
+
+    Args:
+        table: [rows, C], any float dtype.
+        rows: int32 [T, K].
+        weights: fp32 [T, K].
+
+    Returns:
+        fp32 [T, C].
+    """
+    embedding = nn.functional.embedding
+    total = embedding(rows[:, 0], table).float() * weights[:, 0:1]
+    for tap in range(1, rows.shape[1]):
+        total.addcmul_(embedding(rows[:, tap], table).float(), weights[:, tap : tap + 1])
+    return total
+
+
+def checked_grid_item(
+    item: Mapping[str, Any], config: PatchGridConfig
+) -> tuple[torch.Tensor, tuple[int, int, int]]:
+    """Rows and grid of an item.
+
+    Args:
+        item: ``pixel_values`` [t * h * w, P] of a float dtype, and ``grid_thw``.
+        config: Of the tower.
+
+    Returns:
+        The rows as they are, and (t, h, w).
+
+    Raises:
+        ValueError: Something is missing, of the wrong kind or shape.
+    """
+    if set(item) != {"pixel_values", "grid_thw"}:
+        raise ValueError(f"keys are {sorted(item)}; expected ['grid_thw', 'pixel_values']")
+    pixels, merge = item["pixel_values"], config.spatial_merge_size
+    grid = item["grid_thw"]
+    if isinstance(grid, (torch.Tensor, np.ndarray)):
+        if isinstance(grid, torch.Tensor) and grid.device.type != "cpu":
+            raise ValueError("grid_thw is on the device; pass Python ints: reading it would wait")
+        grid = grid.tolist()
+    if len(grid) != 3 or any(type(n) is not int or n < 1 for n in grid):
+        raise ValueError(f"grid_thw is {grid}; expected three positive ints (t, h, w)")
+    t, h, w = grid
+    if h % merge or w % merge:
+        raise ValueError(f"grid_thw is {tuple(grid)}: h and w have to be multiples of {merge}")
+    if not isinstance(pixels, torch.Tensor) or not pixels.is_floating_point():
+        kind = getattr(pixels, "dtype", type(pixels).__name__)
+        raise ValueError(f"pixel_values is {kind}; expected a floating-point tensor")
+    if tuple(pixels.shape) != (t * h * w, config.patch_dim):
+        raise ValueError(
+            f"pixel_values is {list(pixels.shape)}; grid {tuple(grid)} needs "
+            f"[{t * h * w}, {config.patch_dim}]"
+        )
+    return pixels, (t, h, w)
