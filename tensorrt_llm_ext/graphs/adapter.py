@@ -105,6 +105,22 @@ class EncoderGraphIOAdapter(abc.ABC):
     def num_segment_slots(self, bucket: Bucket) -> int:
         """Segments the bucket's metadata has room for, slack segments included."""
 
+    def segment_lengths(
+        self, items: Sequence[EncoderItem], runs: Sequence[SegmentRun]
+    ) -> tuple[int, ...]:
+        """Attention segments of a step's runs, end to end; they cover its tokens exactly.
+
+        By default the items' segments. An encoder that leaves rows unused inside a segment makes
+        pieces of their own of them.
+        """
+        return tuple(
+            length
+            for run in runs
+            for length in items[run.item].segment_lengths[
+                run.first_segment : run.first_segment + run.num_segments
+            ]
+        )
+
     @abc.abstractmethod
     def pad(self, bucket: Bucket, segment_lengths: Sequence[int]) -> tuple[int, ...]:
         """Segment lengths that fill the bucket: the real ones, then the slack in pieces."""

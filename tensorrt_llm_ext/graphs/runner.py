@@ -205,7 +205,8 @@ class MultimodalEncoderGraphRunner(Generic[M]):
             )
         with self._backend.session(), torch.no_grad():
             self._adapter.fill(captured.inputs, items, step.runs)
-            lengths = self._adapter.pad(step.bucket, step.segment_lengths)
+            lengths = self._adapter.segment_lengths(items, step.runs)
+            lengths = self._adapter.pad(step.bucket, lengths)
             self._provider.refresh_in_place(captured.metadata, lengths)
             self._check_addresses(captured)
             if uncaptured:

@@ -89,10 +89,11 @@ class MultimodalEncoderMixin(abc.ABC):
         """Checks an item and cuts it into segments; raises ValueError naming what is wrong."""
 
     @abc.abstractmethod
-    def make_output(self, tensors: Tensors) -> ItemOutput:
+    def make_output(self, item: EncoderItem, tensors: Tensors) -> ItemOutput:
         """Presents an item's outputs.
 
         Args:
+            item: The item.
             tensors: By the names of the adapter's output specs, [item rows, *shape], dtype of the
                 spec.
 
@@ -320,8 +321,8 @@ class MultimodalEncoderMixin(abc.ABC):
             self._count(len(packed), steps)
         split = {n: s.split([specs[n].rows(t) for t in lengths]) for n, s in sinks.items()}
         return [
-            self.make_output({name: parts[i] for name, parts in split.items()})
-            for i in range(len(packed))
+            self.make_output(item, {name: parts[i] for name, parts in split.items()})
+            for i, item in enumerate(packed)
         ]
 
     def plan(self, items: Sequence[Sequence[int]], *, eager: bool = False) -> tuple[Step, ...]:
@@ -359,7 +360,7 @@ class MultimodalEncoderMixin(abc.ABC):
         num_tokens = step.load.num_tokens
         inputs = self._adapter.allocate_inputs(num_tokens, self.device)
         self._adapter.fill(inputs, items, step.runs)
-        metadata = self._eager_metadata(step.segment_lengths)
+        metadata = self._eager_metadata(self._adapter.segment_lengths(items, step.runs))
         outputs = self.encoder_forward(inputs, metadata)
         self._adapter.read(dict(outputs), step.runs, sinks)
 

@@ -205,6 +205,27 @@ class PackedBlock(nn.Module):
         return x + self.mlp(self.norm2(x))
 
 
+class Fp32Constant(nn.Module):
+    """A computed table that follows its module to a device but is never cast nor saved."""
+
+    def __init__(self, value: torch.Tensor) -> None:
+        """Takes a table, fp32 of any shape, made on the host."""
+        super().__init__()
+        self._host = value
+        self._copies: dict[torch.device, torch.Tensor] = {}
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Fp32Constant:
+        # Called by .to(): copy to the new device now, not inside a capture.
+        device = fn(torch.empty(0)).device
+        if device.type != "meta":
+            self._copies[device] = self._host.to(device)
+        return super()._apply(fn, recurse)
+
+    def on(self, device: torch.device) -> torch.Tensor:
+        """The table on a device, fp32."""
+        return self._copies.get(device, self._host)
+
+
 class AxialRope(nn.Module):
     """Two-axis rotary tables from (row, column) positions.
 
@@ -218,15 +239,7 @@ class AxialRope(nn.Module):
         super().__init__()
         spatial = head_dim // 2
         exponent = torch.arange(0, spatial, 2, dtype=torch.float32, device="cpu") / spatial
-        self._host_frequencies = 1.0 / (theta**exponent)
-        self._frequencies: dict[torch.device, torch.Tensor] = {}
-
-    def _apply(self, fn: Any, recurse: bool = True) -> AxialRope:
-        # Called by .to(): copy to the new device now, not inside a capture, and never cast.
-        device = fn(torch.empty(0)).device
-        if device.type != "meta":
-            self._frequencies[device] = self._host_frequencies.to(device)
-        return super()._apply(fn, recurse)
+        self.frequencies = Fp32Constant(1.0 / (theta**exponent))
 
     def forward(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Computes the tables.
@@ -237,6 +250,6 @@ class AxialRope(nn.Module):
         Returns:
             cos and sin, fp32 [T, D / 2] each.
         """
-        frequencies = self._frequencies.get(positions.device, self._host_frequencies)
+        frequencies = self.frequencies.on(positions.device)
         angles = (positions.float()[:, :, None] * frequencies).flatten(1)  # [T, D / 2]
         return angles.cos(), angles.sin()

@@ -218,7 +218,7 @@ class PatchGridTower(MultimodalEncoderMixin, nn.Module):
         outputs["features"] = self.tail(x)
         return outputs
 
-    def make_output(self, tensors: Tensors) -> ItemOutput:
+    def make_output(self, item: EncoderItem, tensors: Tensors) -> ItemOutput:
         """See the class."""
         deepstack = [tensors[f"deepstack_{i}"] for i in range(self.num_deepstack)]
         return ItemOutput(features=tensors["features"], deepstack=deepstack)

@@ -1,0 +1,218 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""Input and output of a chunked audio encoder: one bucket parameter, the number of chunks.
+
+A clip is cut into chunks of mel frames; convolutions turn each into the same number of token rows.
+Attention runs in windows of a few chunks, which are the segments. A short last chunk leaves rows
+unused; they are attention segments of their own, and nobody reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, cast
+
+import torch
+
+from ..graphs.adapter import EncoderGraphIOAdapter, EncoderGraphTensorSpec, Tensors
+from ..graphs.buckets import Bucket
+from ..graphs.cache import BoundedLRU
+from ..graphs.layout import EncoderItem, SegmentRun
+
+_SMALL_BUCKETS = (1, 2, 4, 6, 8)  # chunks
+_CACHED_MASKS = 64
+
+
+def halved(frames: int, times: int) -> int:
+    """Columns left of a number of frames after convolutions of stride 2 (padded by 1)."""
+    for _ in range(times):
+        frames = -(-frames // 2)
+    return frames
+
+
+class ChunkGeometry(NamedTuple):
+    """Sizes of a chunked audio encoder.
+
+    Attributes:
+        mel_bins: Rows of the input features.
+        chunk_frames: Mel frames of a whole chunk.
+        window_chunks: Chunks that attend to each other.
+        mask_short_clips: Give a clip under one chunk what it would be alone: no trace of the
+            frames that fill up its chunk.
+    """
+
+    mel_bins: int
+    chunk_frames: int
+    window_chunks: int
+    mask_short_clips: bool
+
+    @property
+    def chunk_tokens(self) -> int:
+        """Token rows of a chunk."""
+        return halved(self.chunk_frames, 3)
+
+    def num_chunks(self, frames: int) -> int:
+        """Chunks of a clip, the last one short."""
+        return -(-frames // self.chunk_frames)
+
+    def num_tokens(self, frames: int) -> int:
+        """Tokens that a clip comes to."""
+        whole, rest = divmod(frames, self.chunk_frames)
+        return whole * self.chunk_tokens + halved(rest, 3)
+
+    def segment_rows(self, frames: int) -> tuple[int, ...]:
+        """Token rows of each window, unused rows of a short last chunk included."""
+        whole, rest = divmod(self.num_chunks(frames), self.window_chunks)
+        window = self.window_chunks * self.chunk_tokens
+        return (window,) * whole + ((rest * self.chunk_tokens,) if rest else ())
+
+
+class ChunkedAudioIOAdapter(EncoderGraphIOAdapter):
+    """Inputs ``features`` [chunks, mel, frames] and the column masks of short clips."""
+
+    def __init__(
+        self,
+        geometry: ChunkGeometry,
+        *,
+        out_width: int,
+        dtype: torch.dtype,
+        bakes_max_segment_len: bool,
+    ) -> None:
+        """Describes the encoder.
+
+        Args:
+            geometry: Its sizes.
+            out_width: Width of the output rows.
+            dtype: Of inputs and outputs.
+            bakes_max_segment_len: The attention backend bakes the longest segment into a capture.
+        """
+        self.geometry = g = geometry
+        per_chunk = g.chunk_tokens
+        spec = EncoderGraphTensorSpec
+        self._half, self._quarter = halved(g.chunk_frames, 1), halved(g.chunk_frames, 2)
+        self.input_specs = {
+            "features": spec((g.mel_bins, g.chunk_frames), dtype, per_chunk),
+            "keep_half": spec((self._half,), dtype, per_chunk),
+            "keep_quarter": spec((self._quarter,), dtype, per_chunk),
+        }
+        self.output_specs = {"features": spec((out_width,), dtype)}
+        self._window = per_chunk * g.window_chunks
+        self._bakes_max_segment_len = bakes_max_segment_len
+        self._masks: BoundedLRU[tuple[torch.Tensor, torch.Tensor]] = BoundedLRU(
+            _CACHED_MASKS, lambda masks: 1
+        )
+
+    def buckets(
+        self,
+        *,
+        explicit: Sequence[tuple[int, int]] | None,
+        max_segments: int | None,
+        token_budget: int,
+        enable_padding: bool,
+    ) -> tuple[Bucket, ...]:
+        """Contexts are chunks, as upstream counts them; each takes its tokens of the budget."""
+        each = self.geometry.chunk_tokens
+        if explicit is not None:
+            for tokens, chunks in explicit:
+                if tokens < chunks * each:
+                    raise ValueError(
+                        f"bucket ({tokens}, {chunks}): {chunks} audio chunks take {chunks * each} "
+                        f"tokens, {each} each. Use [{chunks * each}, {chunks}]."
+                    )
+            return self._bounded([chunks for _, chunks in explicit])
+        if max_segments is None:
+            raise ValueError("either explicit buckets or max_segments is needed")
+        if max_segments * each > token_budget:
+            raise ValueError(
+                f"max_batch_size: {max_segments} audio chunks take {max_segments * each} tokens, "
+                f"{each} each, but the budget is {token_budget}. Set max_num_tokens: "
+                f"{max_segments * each} or max_batch_size: {max(1, token_budget // each)}."
+            )
+        sizes = [n for n in _SMALL_BUCKETS if n < max_segments]
+        while sizes and sizes[-1] >= _SMALL_BUCKETS[-1] and sizes[-1] * 5 // 4 < max_segments:
+            sizes.append(sizes[-1] * 5 // 4)
+        return self._bounded([*sizes, max_segments])
+
+    def _bounded(self, chunks: Sequence[int]) -> tuple[Bucket, ...]:
+        longest = self._window if self._bakes_max_segment_len else None
+        each = self.geometry.chunk_tokens
+        return tuple(Bucket(n * each, n, longest) for n in sorted(set(chunks)))
+
+    def num_segment_slots(self, bucket: Bucket) -> int:
+        """Windows, the unused rows of each, and the slack in windows."""
+        return 2 * bucket.max_segments + -(-bucket.num_tokens // self._window)
+
+    def segment_lengths(
+        self, items: Sequence[EncoderItem], runs: Sequence[SegmentRun]
+    ) -> tuple[int, ...]:
+        """Windows; the unused rows of a short last chunk follow as a segment of their own."""
+        lengths: list[int] = []
+        for run in runs:
+            item = items[run.item]
+            used = self.geometry.num_tokens(cast(int, item.layout)) - run.item_token
+            for rows in item.segment_lengths[run.first_segment :][: run.num_segments]:
+                attended = min(rows, used)
+                lengths += [attended] if attended == rows else [attended, rows - attended]
+                used -= rows
+        return tuple(lengths)
+
+    def pad(self, bucket: Bucket, segment_lengths: Sequence[int]) -> tuple[int, ...]:
+        """See the base class."""
+        whole, rest = divmod(bucket.num_tokens - sum(segment_lengths), self._window)
+        return (*segment_lengths, *[self._window] * whole, *[rest] * (rest > 0))
+
+    def allocate_inputs(self, num_tokens: int, device: torch.device) -> Tensors:
+        """See the base class."""
+        return {name: s.allocate(num_tokens, device) for name, s in self.input_specs.items()}
+
+    def view_inputs(self, arena: Tensors, bucket: Bucket) -> Tensors:
+        """See the base class."""
+        return {n: arena[n][: s.rows(bucket.num_tokens)] for n, s in self.input_specs.items()}
+
+    def fill(
+        self, inputs: Tensors, items: Sequence[EncoderItem], runs: Sequence[SegmentRun]
+    ) -> None:
+        """One copy per run of whole chunks, one for a short last chunk; nothing in between."""
+        g, features = self.geometry, inputs["features"]
+        at = 0
+        short: list[tuple[int, int]] = []  # chunk, frames
+        for run in runs:
+            clip = items[run.item].rows["input_features"]
+            start = run.item_token // g.chunk_tokens * g.chunk_frames
+            chunks = run.num_tokens // g.chunk_tokens
+            frames = min(clip.shape[1] - start, chunks * g.chunk_frames)
+            whole, rest = divmod(frames, g.chunk_frames)
+            if whole:
+                part = clip[:, start : start + whole * g.chunk_frames]
+                part = part.unflatten(1, (whole, g.chunk_frames)).transpose(0, 1)
+                features[at : at + whole].copy_(part, non_blocking=True)
+            if rest:
+                tail = clip[:, clip.shape[1] - rest :]
+                features[at + whole, :, :rest].copy_(tail, non_blocking=True)
+                features[at + whole, :, rest:].zero_()
+            if g.mask_short_clips and clip.shape[1] < g.chunk_frames:
+                short.append((at, clip.shape[1]))
+            at += chunks
+        features[at:].zero_()
+        for name, mask in zip(
+            ("keep_half", "keep_quarter"),
+            self._column_masks(features.shape[0], tuple(short), features),
+            strict=True,
+        ):
+            inputs[name].copy_(mask)
+
+    def _column_masks(
+        self, num_chunks: int, short: tuple[tuple[int, int], ...], like: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        def build() -> tuple[torch.Tensor, torch.Tensor]:
+            masks = []
+            for columns, halvings in ((self._half, 1), (self._quarter, 2)):
+                mask = torch.ones(num_chunks, columns, dtype=like.dtype)
+                for chunk, frames in short:
+                    mask[chunk, halved(frames, halvings) :] = 0
+                if like.device.type == "cuda":
+                    mask = mask.pin_memory()
+                masks.append(mask.to(like.device, non_blocking=True))
+            return masks[0], masks[1]
+
+        return self._masks.get((like.device, num_chunks, short), build)

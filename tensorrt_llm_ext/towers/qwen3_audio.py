@@ -1,0 +1,218 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""The audio tower of Qwen3-Omni and Qwen3-ASR, convolutions included in the captured region.
+
+Maths and checkpoint keys follow the published checkpoints; transformers'
+``Qwen3OmniMoeAudioEncoder`` and ``Qwen3ASREncoder`` are the oracles of the tests. Shape letters: N
+chunks, T tokens (13 a chunk), C width, O output width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from pydantic import BaseModel, ConfigDict, PositiveInt
+from torch import nn
+
+from ..graphs.adapter import Tensors
+from ..graphs.layout import EncoderItem
+from ..ops.attention import PackedAttnMetadata, attention_for
+from .audio_adapter import ChunkedAudioIOAdapter, ChunkGeometry, halved
+from .checkpoint import DiskTensors, disk_tensors_of
+from .mixin import MultimodalEncoderMixin
+from .output import ItemOutput
+from .packed_vit import ACTIVATIONS, Fp32Constant, PackedBlock, PackedViTConfig
+from .registry import register_tower
+
+_CONV_SLICE = 16  # chunks; the first convolution's output takes 3 MB a chunk in bf16
+
+
+class Qwen3AudioConfig(BaseModel):
+    """``audio_config`` of a checkpoint's config.json; keys without use here are ignored."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    d_model: PositiveInt
+    encoder_layers: PositiveInt
+    encoder_attention_heads: PositiveInt
+    encoder_ffn_dim: PositiveInt
+    output_dim: PositiveInt
+    num_mel_bins: PositiveInt = 128
+    downsample_hidden_size: PositiveInt = 480
+    n_window: PositiveInt = 50
+    n_window_infer: PositiveInt = 800
+    activation_function: str = "gelu"
+
+    def geometry(self, *, mask_short_clips: bool) -> ChunkGeometry:
+        """Chunks of 2 * n_window frames, windows of n_window_infer frames."""
+        return ChunkGeometry(
+            self.num_mel_bins,
+            2 * self.n_window,
+            max(1, self.n_window_infer // (2 * self.n_window)),
+            mask_short_clips,
+        )
+
+
+class Qwen3AudioTower(MultimodalEncoderMixin, nn.Module):
+    """Mel frames to features.
+
+    An item is ``{"input_features": float [mel, frames]}`` with any positive number of frames; its
+    output has ``features`` [tokens, O]. A clip comes out as it would alone, whatever its batch
+    mates.
+    """
+
+    encoder_cuda_graph_modality = "audio"
+
+    def __init__(
+        self,
+        config: Qwen3AudioConfig,
+        *,
+        mask_short_clips: bool = True,
+        disk_names: Mapping[str, str] | None = None,
+    ) -> None:
+        """Makes the modules; weights come from ``load_tower``.
+
+        Args:
+            config: Sizes.
+            mask_short_clips: See ``ChunkGeometry``.
+            disk_names: More patterns of ``checkpoint.disk_tensors_of``.
+        """
+        super().__init__()
+        self.config = config
+        self.geometry = config.geometry(mask_short_clips=mask_short_clips)
+        self._disk_names = disk_names or {}
+        width, channels = config.d_model, config.downsample_hidden_size
+        self.conv2d1 = nn.Conv2d(1, channels, 3, 2, padding=1)
+        self.conv2d2 = nn.Conv2d(channels, channels, 3, 2, padding=1)
+        self.conv2d3 = nn.Conv2d(channels, channels, 3, 2, padding=1)
+        self.conv_out = nn.Linear(channels * halved(config.num_mel_bins, 3), width, bias=False)
+        self.positions = Fp32Constant(sinusoids(self.geometry.chunk_tokens, width))
+        vit = PackedViTConfig(
+            depth=config.encoder_layers,
+            width=width,
+            num_heads=config.encoder_attention_heads,
+            mlp_width=config.encoder_ffn_dim,
+            activation=config.activation_function,
+            norm_eps=1e-5,
+            rope_theta=None,
+        )
+        self.blocks = nn.ModuleList(PackedBlock(vit) for _ in range(config.encoder_layers))
+        self.ln_post = nn.LayerNorm(width)
+        self.proj1 = nn.Linear(width, width)
+        self.act = ACTIVATIONS[config.activation_function]
+        self.proj2 = nn.Linear(width, config.output_dim)
+
+    @property
+    def out_hidden_size(self) -> int:
+        """O: width of the output."""
+        return self.config.output_dim
+
+    def disk_tensors(self) -> DiskTensors:
+        """See the mixin; query, key and value are apart on disk."""
+        layer = r"^blocks\.(\d+)\."
+        return disk_tensors_of(
+            self,
+            {
+                layer + r"attn\.qkv\.": tuple(rf"layers.\1.self_attn.{x}_proj." for x in "qkv"),
+                layer + r"attn\.proj\.": r"layers.\1.self_attn.out_proj.",
+                layer + r"norm1\.": r"layers.\1.self_attn_layer_norm.",
+                layer + r"norm2\.": r"layers.\1.final_layer_norm.",
+                layer + r"mlp\.linear_(fc\d)\.": r"layers.\1.\2.",
+                **self._disk_names,
+            },
+        )
+
+    def make_io_adapter(self) -> ChunkedAudioIOAdapter:
+        """See the mixin."""
+        attention = attention_for(self.device, self.dtype, captured=True)
+        return ChunkedAudioIOAdapter(
+            self.geometry,
+            out_width=self.config.output_dim,
+            dtype=self.dtype,
+            bakes_max_segment_len=attention.bakes_max_segment_len,
+        )
+
+    def pack_item(self, item: Mapping[str, Any]) -> EncoderItem:
+        """See the class and the mixin."""
+        if set(item) != {"input_features"}:
+            raise ValueError(f"keys are {sorted(item)}; expected ['input_features']")
+        features, mel = item["input_features"], self.config.num_mel_bins
+        if not isinstance(features, torch.Tensor) or not features.is_floating_point():
+            kind = getattr(features, "dtype", type(features).__name__)
+            raise ValueError(f"input_features is {kind}; expected a floating-point tensor")
+        if features.dim() != 2 or features.shape[0] != mel or features.shape[1] < 1:
+            raise ValueError(
+                f"input_features is {list(features.shape)}; expected [{mel}, frames] with at "
+                "least one frame"
+            )
+        frames = features.shape[1]
+        rows = self.geometry.segment_rows(frames)
+        return EncoderItem(rows, {"input_features": features}, frames)
+
+    def encoder_forward(
+        self, inputs: Mapping[str, torch.Tensor], metadata: PackedAttnMetadata
+    ) -> dict[str, torch.Tensor]:
+        """Mel frames to features.
+
+        Args:
+            inputs: ``features`` [N, mel, frames], ``keep_half`` [N, frames / 2] and
+                ``keep_quarter`` [N, frames / 4] (0 or 1), dtype of the weights.
+            metadata: Layout of the windows.
+
+        Returns:
+            ``features`` [T, O], dtype of the weights.
+        """
+        names = ("features", "keep_half", "keep_quarter")
+        slices = zip(*(inputs[name].split(_CONV_SLICE) for name in names), strict=True)
+        x = torch.cat([self._convolve(*part) for part in slices])  # [N, 13, C]
+        x = (x + self.positions.on(x.device).to(x.dtype)).flatten(0, 1)  # [T, C]
+        prepared = metadata.attention.prepare(metadata, x.shape[0])
+        for block in self.blocks:
+            x = block(x, None, metadata, prepared)
+            if x.dtype == torch.float16:
+                limit = torch.finfo(x.dtype).max - 1000
+                x = x.clamp(-limit, limit)
+        x = self.proj2(self.act(self.proj1(self.ln_post(x))))
+        return {"features": x}
+
+    def _convolve(
+        self, features: torch.Tensor, keep_half: torch.Tensor, keep_quarter: torch.Tensor
+    ) -> torch.Tensor:
+        """Three strided convolutions and a projection: [N, mel, frames] -> [N, 13, C].
+
+        The masks clear the columns that only padding has reached: their bias would leak into the
+        last real column of the next convolution.
+        """
+        x = F.gelu(self.conv2d1(features.unsqueeze(1))) * keep_half[:, None, None, :]
+        x = F.gelu(self.conv2d2(x)) * keep_quarter[:, None, None, :]
+        x = F.gelu(self.conv2d3(x))  # [N, channels, mel / 8, 13]
+        return cast(torch.Tensor, self.conv_out(x.permute(0, 3, 1, 2).flatten(2)))
+
+    def make_output(self, item: EncoderItem, tensors: Tensors) -> ItemOutput:
+        """See the class."""
+        num_tokens = self.geometry.num_tokens(cast(int, item.layout))
+        return ItemOutput(features=tensors["features"][:num_tokens])
+
+
+def sinusoids(length: int, width: int) -> torch.Tensor:
+    """Sine and cosine positions, fp32 [length, width]: timescales 1 to 10000, geometric."""
+    half = width // 2
+    steps = torch.arange(half, dtype=torch.float32, device="cpu")
+    timescales = torch.exp(-math.log(10000.0) / (half - 1) * steps)
+    angles = torch.arange(length, dtype=torch.float32, device="cpu")[:, None] * timescales
+    return torch.cat((angles.sin(), angles.cos()), dim=1)
+
+
+@register_tower(
+    "qwen3_omni_moe",
+    "qwen3_omni_moe_thinker",
+    modality="audio",
+    prefixes=("thinker.audio_tower.", "audio_tower."),
+)
+def _qwen3_omni_audio(config: Mapping[str, Any]) -> Qwen3AudioTower:
+    thinker = config.get("thinker_config", config)
+    return Qwen3AudioTower(Qwen3AudioConfig.model_validate(dict(thinker["audio_config"])))
