@@ -11,7 +11,7 @@ the runner knows nothing of it.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -193,6 +193,7 @@ class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
         output_specs: Mapping[str, EncoderGraphTensorSpec],
         build_layout: Callable[[Hashable, int, int], Mapping[str, np.ndarray]],
         unit: int = 1,
+        rowless_tokens: int = 0,
         bakes_max_segment_len: bool = False,
     ) -> None:
         """Describes the encoder.
@@ -204,6 +205,8 @@ class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
             build_layout: (item layout, first segment, number of segments) -> array
                 [tokens, *shape] for each layout input.
             unit: Tokens a merger joins; every segment is a multiple of it.
+            rowless_tokens: Tokens at the end of every segment that have no input rows (learned
+                ones); their rows are cleared.
             bakes_max_segment_len: The attention backend bakes the longest segment into a capture.
 
         Raises:
@@ -220,6 +223,7 @@ class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
         self.input_specs = {**row_specs, **layout_specs}
         self.output_specs = output_specs
         self.unit = unit
+        self._rowless = rowless_tokens
         self._build_layout = build_layout
         self._bakes_max_segment_len = bakes_max_segment_len
         self._layout_width = sum(spec.shape[0] for spec in layout_specs.values())
@@ -316,19 +320,35 @@ class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
         """See the base class."""
         num_tokens = sum(run.num_tokens for run in runs)
         for name, spec in self.row_specs.items():
-            start = 0
-            for run in runs:
-                at, rows = spec.rows(run.item_token), spec.rows(run.num_tokens)
-                source = items[run.item].rows[name][at : at + rows]
+            end = 0
+            for item, item_token, token, count in self._row_spans(items, runs):
+                at, start, rows = (spec.rows(n) for n in (item_token, token, count))
+                inputs[name][end:start].zero_()
+                source = items[item].rows[name][at : at + rows]
                 inputs[name][start : start + rows].copy_(source, non_blocking=True)
-                start += rows
+                end = start + rows
             # Slack has to be finite: a masked 0 * NaN is NaN.
-            inputs[name][start:].zero_()
-        if not self.layout_specs:
-            return
+            inputs[name][end:].zero_()
         layout = self._layout(items, runs, inputs["layout"].device)
         inputs["layout"][:num_tokens].copy_(layout)
         inputs["layout"][num_tokens:].zero_()
+
+    def _row_spans(
+        self, items: Sequence[EncoderItem], runs: Sequence[SegmentRun]
+    ) -> Iterator[tuple[int, int, int, int]]:
+        """(item, its first row, first token of the step, tokens) of what can be copied at once."""
+        token = 0
+        for run in runs:
+            first = run.item_token - run.first_segment * self._rowless
+            if not self._rowless:
+                yield run.item, first, token, run.num_tokens
+                token += run.num_tokens
+                continue
+            lengths = items[run.item].segment_lengths[run.first_segment :][: run.num_segments]
+            for length in lengths:
+                yield run.item, first, token, length - self._rowless
+                first += length - self._rowless
+                token += length
 
     def _layout(
         self, items: Sequence[EncoderItem], runs: Sequence[SegmentRun], device: torch.device

@@ -131,6 +131,7 @@ def load_parameters(
     disk: Mapping[str, tuple[DiskTensor, ...]],
     checkpoint: str | Path,
     prefixes: tuple[str, ...],
+    ignored: Mapping[str, float | None] | None = None,
 ) -> None:
     """Copies a tower's weights from disk into its parameters.
 
@@ -139,6 +140,8 @@ def load_parameters(
         disk: Disk tensors of every parameter, by parameter name.
         checkpoint: Folder of the checkpoint.
         prefixes: Accepted prefixes; the first that the checkpoint uses is taken.
+        ignored: Patterns of keys (without prefix) that the tower has no use for -> the value that
+            all their elements must have for that to be right, or None.
 
     Raises:
         ValueError: Keys are missing, unexpected or of another shape; all of them are listed.
@@ -149,13 +152,23 @@ def load_parameters(
     prefix = next((p for p in prefixes if any(key.startswith(p) for key in files)), prefixes[0])
     wanted = {prefix + t.key: t.shape for tensors in disk.values() for t in tensors}
     found = {key for key in files if key.startswith(prefix)}
+    unused = {
+        key: value
+        for key in found - wanted.keys()
+        for pattern, value in (ignored or {}).items()
+        if re.fullmatch(pattern, key.removeprefix(prefix))
+    }
+    found -= unused.keys()
     problems = [f"missing {key}" for key in sorted(wanted.keys() - found)]
     problems += [f"unexpected {key}" for key in sorted(found - wanted.keys())]
     with contextlib.ExitStack() as stack:
         readers = {
             path: stack.enter_context(safe_open(path, framework="pt"))
-            for path in sorted({files[key] for key in wanted.keys() & found})
+            for path in sorted({files[key] for key in (wanted.keys() & found) | unused.keys()})
         }
+        for key, value in sorted(unused.items()):
+            if value is not None and (readers[files[key]].get_tensor(key) != value).any():
+                problems.append(f"{key} is supported only where it is {value:g} throughout")
         for key in sorted(wanted.keys() & found):
             shape = tuple(readers[files[key]].get_slice(key).get_shape())
             if shape != wanted[key]:

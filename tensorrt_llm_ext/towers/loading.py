@@ -27,6 +27,7 @@ def load_tower(
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
     *,
+    config_overrides: Mapping[str, Any] | None = None,
     seed: int = 0,
     init_std: float = 0.02,
 ) -> Any:
@@ -37,6 +38,7 @@ def load_tower(
         modality: Key of the tower: ``image`` (``vision`` is the same; video rides on it).
         device: Where it goes.
         dtype: Its element type.
+        config_overrides: Keys of the model's config.json to replace (top level).
         seed: Seed of random weights.
         init_std: Standard deviation of random weights and biases (norm weights around 1).
 
@@ -47,7 +49,10 @@ def load_tower(
         ValueError: The model has no such tower, its configuration cannot work, or the weights do
             not fit.
     """
-    config = source if isinstance(source, Mapping) else read_config(source)
+    config = {
+        **(source if isinstance(source, Mapping) else read_config(source)),
+        **(config_overrides or {}),
+    }
     modality = "image" if modality == "vision" else modality
     entry = tower_entry(config.get("model_type", ""), modality)
     try:
@@ -65,7 +70,7 @@ def load_tower(
     if isinstance(source, Mapping):
         _randomise(tower, seed, init_std)
     else:
-        load_parameters(tower, tower.disk_tensors(), source, entry.prefixes)
+        load_parameters(tower, tower.disk_tensors(), source, entry.prefixes, tower.disk_ignored)
     return tower
 
 

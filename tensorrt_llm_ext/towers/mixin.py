@@ -46,6 +46,9 @@ class MultimodalEncoderMixin(abc.ABC):
     encoder_cuda_graph_modality: ClassVar[str]
     """Key of the tower's entry in ``encoder_cuda_graph``."""
 
+    disk_ignored: Mapping[str, float | None] = {}
+    """Checkpoint keys without use, see ``checkpoint.load_parameters``."""
+
     attn_metadata: PackedAttnMetadata | None
     """Metadata of eager runs; graphs own theirs."""
 

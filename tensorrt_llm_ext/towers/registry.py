@@ -26,11 +26,7 @@ class TowerEntry:
 
 
 _TOWERS: dict[tuple[str, str], TowerEntry] = {}
-_BUILT_IN = (
-    "qwen3_vl",
-    "qwen3_audio",
-    "glm",
-)  # modules of this package, imported at the first look-up
+_BUILT_IN = ("qwen3_vl", "qwen3_audio", "glm", "radio")  # imported at the first look-up
 
 
 def register_tower(

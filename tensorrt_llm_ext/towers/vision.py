@@ -10,7 +10,7 @@ values, O output width, U merge unit (merge * merge), K taps.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -249,8 +249,22 @@ def gather_taps(table: torch.Tensor, rows: torch.Tensor, weights: torch.Tensor) 
     return total
 
 
+class PatchRows(Protocol):
+    """What the check of an item needs of a configuration."""
+
+    @property
+    def patch_dim(self) -> int:
+        """P."""
+        ...
+
+    @property
+    def spatial_merge_size(self) -> int:
+        """Side of a merge block."""
+        ...
+
+
 def checked_grid_item(
-    item: Mapping[str, Any], config: PatchGridConfig
+    item: Mapping[str, Any], config: PatchRows
 ) -> tuple[torch.Tensor, tuple[int, int, int]]:
     """Rows and grid of an item.
 
