@@ -104,8 +104,8 @@ class LLM:
         Args:
             inputs: One prompt or a list. A prompt is a string, token ids, or a mapping with
                 ``prompt``, ``prompt_token_ids`` or ``messages``, and ``multi_modal_data``.
-                Pictures are PIL images or arrays; videos are lists of frames, arrays [T, H, W, 3] or
-                ``{"frames": ..., "fps": ...}``, their frames used as given.
+                Pictures are PIL images or arrays; videos are lists of frames, arrays [T, H, W, 3]
+                or ``{"frames": ..., "fps": ...}``, their frames used as given.
             sampling_params: For all prompts, or a list with one entry a prompt.
 
         Returns:
