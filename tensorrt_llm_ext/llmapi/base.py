@@ -199,8 +199,8 @@ def _parse_graph_memory(value: Any) -> int | float:
         raise config_error(
             "graph_memory",
             f"must be from {MIN_GRAPH_MEMORY} bytes (1MiB) to {MAX_BYTES} bytes; for a share of "
-            "the device's free memory write a fraction between 0 and 1 (both excluded); for no graphs "
-            "remove the encoder_cuda_graph entry",
+            "the device's free memory write a fraction between 0 and 1 (both excluded); for no "
+            "graphs remove the encoder_cuda_graph entry",
         )
     return size
 
