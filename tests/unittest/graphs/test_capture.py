@@ -72,7 +72,7 @@ def test_cap_that_holds_only_the_smallest_is_used():
         def memory_in_use(self):
             return 10_000 + len(self.alive) * 10 * MIB
 
-    tower, report = capture(Overhead(), max_graph_memory=12 * MIB)
+    _, report = capture(Overhead(), max_graph_memory=12 * MIB)
     assert kept(report) == [64]
 
 
