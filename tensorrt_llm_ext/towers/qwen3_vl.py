@@ -11,12 +11,21 @@ unit (merge * merge).
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pydantic import AfterValidator, BaseModel, ConfigDict, PositiveInt, model_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 from torch import nn
 
 from ..graphs.adapter import EncoderGraphTensorSpec, PackedEncoderGraphIOAdapter, Tensors
@@ -36,6 +45,15 @@ def _square(value: int) -> int:
     return value
 
 
+class AxialRopeParameters(BaseModel):
+    """As transformers 5 writes them; published checkpoints have none."""
+
+    rope_theta: PositiveFloat | None = None
+    rope_type: Literal["axial", "default"] = Field(
+        "axial", validation_alias=AliasChoices("rope_type", "type")
+    )
+
+
 class Qwen3VLVisionConfig(BaseModel):
     """``vision_config`` of a checkpoint's config.json; keys without use here are ignored."""
 
@@ -53,7 +71,10 @@ class Qwen3VLVisionConfig(BaseModel):
     temporal_patch_size: PositiveInt = 2
     spatial_merge_size: PositiveInt = 2
     hidden_act: str = "gelu_pytorch_tanh"
-    rope_parameters: dict[str, Any] | None = None
+    rope_theta: PositiveFloat = 10000.0
+    rope_parameters: AxialRopeParameters | None = Field(
+        None, validation_alias=AliasChoices("rope_parameters", "rope_scaling")
+    )
 
     @model_validator(mode="after")
     def _check_deepstack(self) -> Qwen3VLVisionConfig:
@@ -83,8 +104,13 @@ class Qwen3VLVisionConfig(BaseModel):
             num_heads=self.num_heads,
             mlp_width=self.intermediate_size,
             activation=self.hidden_act,
-            rope_theta=(self.rope_parameters or {}).get("rope_theta", 10000.0),
+            rope_theta=(self.rope_parameters and self.rope_parameters.rope_theta)
+            or self.rope_theta,
         )
+
+
+class _ModelConfig(BaseModel):
+    vision_config: Qwen3VLVisionConfig
 
 
 class PatchMerger(nn.Module):
@@ -238,30 +264,35 @@ class Qwen3VLVisionTower(MultimodalEncoderMixin, nn.Module):
 def _checked_item(
     item: Mapping[str, Any], config: Qwen3VLVisionConfig
 ) -> tuple[torch.Tensor, tuple[int, int, int]]:
-    if set(item) != {"pixel_values", "grid_thw"}:
-        raise ValueError(f"keys are {sorted(item)}; expected ['grid_thw', 'pixel_values']")
+    if not isinstance(item, Mapping) or set(item) != {"pixel_values", "grid_thw"}:
+        found = list(item) if isinstance(item, Mapping) else f"those of a {type(item).__name__}"
+        raise ValueError(f"keys are {found}; expected ['grid_thw', 'pixel_values']")
     pixels, merge = item["pixel_values"], config.spatial_merge_size
     grid = item["grid_thw"]
     if isinstance(grid, (torch.Tensor, np.ndarray)):
         if isinstance(grid, torch.Tensor) and grid.device.type != "cpu":
             raise ValueError("grid_thw is on the device; pass Python ints: reading it would wait")
         grid = grid.tolist()
-    if len(grid) != 3 or any(type(n) is not int or n < 1 for n in grid):
+    if not isinstance(grid, (tuple, list)) or len(grid) != 3 or not all(map(_is_count, grid)):
         raise ValueError(f"grid_thw is {grid}; expected three positive ints (t, h, w)")
-    t, h, w = grid
+    t, h, w = map(int, grid)
     if h % merge or w % merge:
-        raise ValueError(f"grid_thw is {tuple(grid)}: h and w have to be multiples of {merge}")
+        raise ValueError(f"grid_thw is {(t, h, w)}: h and w have to be multiples of {merge}")
     if not isinstance(pixels, torch.Tensor) or not pixels.is_floating_point():
-        kind = getattr(pixels, "dtype", type(pixels).__name__)
+        kind = pixels.dtype if isinstance(pixels, torch.Tensor) else f"a {type(pixels).__name__}"
         raise ValueError(f"pixel_values is {kind}; expected a floating-point tensor")
     if tuple(pixels.shape) != (t * h * w, config.patch_dim):
         raise ValueError(
-            f"pixel_values is {list(pixels.shape)}; grid {tuple(grid)} needs "
+            f"pixel_values is {list(pixels.shape)}; grid {(t, h, w)} needs "
             f"[{t * h * w}, {config.patch_dim}]"
         )
     return pixels, (t, h, w)
 
 
+def _is_count(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and int(value) > 0
+
+
 @register_tower("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", prefixes=("model.visual.",))
 def _qwen3_vl_tower(config: Mapping[str, Any]) -> Qwen3VLVisionTower:
-    return Qwen3VLVisionTower(Qwen3VLVisionConfig.model_validate(dict(config["vision_config"])))
+    return Qwen3VLVisionTower(_ModelConfig.model_validate(dict(config)).vision_config)
