@@ -63,7 +63,7 @@ build/constraints-without-torch.txt: constraints.txt
 
 # Rebuilt when the requirements change. The version in __init__.py is read at install time.
 $(VENV)/.%-installed: setup.py $(CONSTRAINTS) | $(VENV)/bin/python
-	echo "installing .[$*] into $(VENV) (minutes the first time: torch is large)"
+	@echo "installing .[$*] into $(VENV) (minutes the first time: torch is large)"
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
 	    -c $(CONSTRAINTS) -e '.[$*]'
 	touch $@
@@ -74,15 +74,16 @@ build/tiny_qwen3_vl/config.json: examples/make_tiny_checkpoint.py $(DEMO_ENV)
 	$(PY) examples/make_tiny_checkpoint.py --family qwen3_vl --out build/tiny_qwen3_vl
 
 demo: $(DEMO_ENV) $(if $(filter build/tiny_qwen3_vl,$(MODEL)),build/tiny_qwen3_vl/config.json)
-	image='$(IMAGE)'
+	@image='$(IMAGE)'
 	if [ -z "$$image" ]; then
 	    image=$$($(PY) -c 'import pathlib, sklearn.datasets as d; \
 	        print(pathlib.Path(d.__file__).parent / "images" / "china.jpg")')
 	fi
+	set -x
 	$(PY) examples/quickstart.py --model '$(MODEL)' --image "$$image" $(QUICKSTART_FLAGS)
 
 bench: $(DEV_ENV)
-	for script in benchmarks/bench_*.py; do
+	@for script in benchmarks/bench_*.py; do
 	    echo "== $$script"
 	    $(PY) "$$script" --commit "$$(git rev-parse --short HEAD)"
 	done

@@ -81,7 +81,7 @@ def main() -> None:
         oracle = Qwen3VLVisionModel(Qwen3VLVisionConfig(**QWEN3_VL_8B)).eval()
     disk = tower.disk_tensors()
     oracle.load_state_dict(
-        {disk[n].key: p.detach().view(disk[n].shape) for n, p in tower.named_parameters()}
+        {disk[n][0].key: p.detach().view(disk[n][0].shape) for n, p in tower.named_parameters()}
     )
     torch.backends.cudnn.allow_tf32 = False  # the oracle's patch embedding is a convolution
     exact = {}

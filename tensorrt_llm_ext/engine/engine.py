@@ -90,8 +90,10 @@ class TorchEngine:
                 tokenizer=self.args.tokenizer,
                 trust_remote_code=self.args.trust_remote_code,
             )
+            media = MediaInputs(self._folder)
+            media.check_fits(self._config.vision_config)
             self._prompts = PromptBuilder(
-                self._loaded.tokenizer, MediaInputs(self._folder), self._loaded.placeholder_ids
+                self._loaded.tokenizer, media, self._loaded.placeholder_ids
             )
 
     def _setup_attn_metadata(self) -> None:

@@ -93,6 +93,31 @@ class MediaInputs:
         self.image_rule = image_rule(self._processor)
         self.video_rule = video_rule(video or {}, self.image_rule)
 
+    def check_fits(self, vision_config: Any) -> None:
+        """Check that the folder's preprocessors cut patches of the size its encoder reads.
+
+        Args:
+            vision_config: ``vision_config`` of the model's configuration.
+
+        Raises:
+            ValueError: They do not.
+        """
+        wanted = (
+            vision_config.patch_size,
+            vision_config.temporal_patch_size,
+            vision_config.spatial_merge_size,
+        )
+        for name, rule in (("image", self.image_rule), ("video", self.video_rule)):
+            found = (rule.patch_size, rule.temporal_patch_size, rule.merge_size)
+            if found != wanted:
+                raise ValueError(
+                    f"the {name} preprocessor configuration has patch, temporal patch and merge "
+                    "size "
+                    f"{found}, the encoder reads {wanted}; take the preprocessor files and "
+                    "config.json "
+                    "from the same checkpoint"
+                )
+
     def plan(self, modality: str, media: Any) -> MediaItem:
         """Check one picture or video and work out its grid; no pixel is resized yet.
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from transformers import DynamicCache
 
 from ..llmapi.sampling_params import SamplingParams
 from .detokenizer import Detokenizer
@@ -235,15 +236,23 @@ class StepLoop:
         """Encode the newcomers' media in one call, read their prompts, draw their first tokens."""
         if not admitted:
             return []
-        encoded = self._encode([request.inputs for request in admitted])
-        caches, tokens = [], []
-        for request, outputs in zip(admitted, encoded, strict=True):
-            request.inputs = {}
-            logits, cache = self._generator.prefill(request, outputs)
-            tokens.append(request.sampler.next_token(logits, ()))
-            caches.append(cache)
-        self._generator.batch.join(caches)
-        return self._take_tokens(admitted, torch.stack(tokens))
+        try:
+            encoded = self._encode([request.inputs for request in admitted])
+            read = [self._read_prompt(*pair) for pair in zip(admitted, encoded, strict=True)]
+        except torch.OutOfMemoryError as error:
+            # None of them is in the cache yet, so whoever runs already can go on.
+            why = f"out of memory while the prompt was read: {error}"
+            return [self._end(request, "error", why) for request in admitted]
+        self._generator.batch.join([cache for _, cache in read])
+        return self._take_tokens(admitted, torch.stack([token for token, _ in read]))
+
+    def _read_prompt(
+        self, request: Request, encoded: dict[str, list[Any]]
+    ) -> tuple[torch.Tensor, DynamicCache]:
+        """First token and cache of a newcomer."""
+        request.inputs = {}
+        logits, cache = self._generator.prefill(request, encoded)
+        return request.sampler.next_token(logits, ()), cache
 
     def _decode(self) -> list[StepEvent]:
         running = list(self._scheduler.running)

@@ -104,5 +104,6 @@ def setup_mm_encoder_cuda_graphs(
         tower.planned_buckets()
     if not config.encoder_cuda_graph:
         return [tower.capture_encoder_cuda_graphs() for tower in towers.values()]
-    backends = {tower.device: graph_backend_for(tower.device) for tower in towers.values()}
+    devices = {tower.device for tower in towers.values()}
+    backends = {device: graph_backend_for(device) for device in devices}
     return [t.capture_encoder_cuda_graphs(backends[t.device]) for t in towers.values()]

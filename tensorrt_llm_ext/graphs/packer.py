@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from .buckets import Bucket, EagerReason, Load
@@ -53,18 +53,11 @@ class Packer:
             no_bucket_reason: Reason given when there are no buckets at all.
         """
         self._buckets = sorted(buckets)
-        self._sizes = [bucket.num_tokens for bucket in self._buckets]
         self._cost = cost or {b: b.num_tokens + _TOKENS_PER_REPLAY for b in self._buckets}
         self._exact = not enable_padding
         self._eager_token_budget = eager_token_budget
         self._no_bucket_reason = no_bucket_reason
-        self._max_segments = max((bucket.max_segments for bucket in self._buckets), default=0)
         self._plans: BoundedLRU[tuple[Step, ...]] = BoundedLRU(_CACHED_PLANS, lambda plan: 1)
-        # From each bucket upwards, cheapest first.
-        self._cheapest = [
-            sorted(self._buckets[i:], key=lambda b: self._cost[b])
-            for i in range(len(self._buckets))
-        ]
 
     def plan(self, items: Sequence[Sequence[int]]) -> tuple[Step, ...]:
         """Cuts the batch.
@@ -99,15 +92,6 @@ class Packer:
                 steps.append(Replay(*_runs(group), bucket))
         return (*steps, *self._eager_steps(leftovers))
 
-    def _bucket_for(self, load: Load) -> Bucket | None:
-        start = bisect.bisect_left(self._sizes, load.num_tokens)
-        if start == len(self._sizes):
-            return None
-        for bucket in self._cheapest[start]:
-            if bucket.rejects(load, exact=self._exact) is None:
-                return bucket
-        return None
-
     def _cut(
         self, segments: Sequence[_Segment]
     ) -> tuple[tuple[int, float], list[tuple[Bucket | None, list[_Segment]]]]:
@@ -117,22 +101,27 @@ class Packer:
         """
         best: list[tuple[int, float]] = [(0, 0.0)]
         choice: list[tuple[int, Bucket | None]] = [(0, None)]
-        for end in range(1, len(segments) + 1):
-            without, time = best[end - 1]
-            cost = (without + segments[end - 1].num_tokens, time)
+        tokens = [0, *accumulate(segment.num_tokens for segment in segments)]
+        starts = [0] * len(self._buckets)
+        bounds = [(*bucket, self._cost[bucket]) for bucket in self._buckets]
+        for end, segment in enumerate(segments, start=1):
+            without, time = best[-1]
+            cost = (without + segment.num_tokens, time)
             pick: tuple[int, Bucket | None] = (end - 1, None)
-            tokens = longest = 0
-            for start in range(end - 1, max(-1, end - 1 - self._max_segments), -1):
-                tokens += segments[start].num_tokens
-                if tokens > self._sizes[-1]:
-                    break
-                longest = max(longest, segments[start].num_tokens)
-                bucket = self._bucket_for(Load(tokens, end - start, longest))
-                if bucket is None:
+            for i, (size, max_segments, longest, bucket_time) in enumerate(bounds):
+                # The longest group in this bucket that ends here: what comes before it is cheapest.
+                # ``Bucket.rejects``, but incremental: this loop is the host time of a new layout.
+                start = max(starts[i], end - max_segments)
+                if longest is not None and segment.num_tokens > longest:
+                    start = end
+                while tokens[end] - tokens[start] > size:
+                    start += 1
+                starts[i] = start
+                if start == end or (self._exact and tokens[end] - tokens[start] != size):
                     continue
-                without, time = best[start]
-                if (without, time + self._cost[bucket]) < cost:
-                    cost, pick = (without, time + self._cost[bucket]), (start, bucket)
+                without, time = best[start][0], best[start][1] + bucket_time
+                if without < cost[0] or (without == cost[0] and time < cost[1]):
+                    cost, pick = (without, time), (start, self._buckets[i])
             best.append(cost)
             choice.append(pick)
         groups: list[tuple[Bucket | None, list[_Segment]]] = []

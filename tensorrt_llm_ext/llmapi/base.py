@@ -188,7 +188,7 @@ def _parse_graph_memory(value: Any) -> int | float:
         raise config_error(
             "graph_memory",
             "must be a size such as '512MiB' or '2GB', a whole number of bytes, or a fraction of "
-            "the device's memory between 0 and 1 (both excluded)",
+            "the device's free memory between 0 and 1 (both excluded)",
         )
     if isinstance(value, float) and not value.is_integer():
         raise config_error(
@@ -199,8 +199,8 @@ def _parse_graph_memory(value: Any) -> int | float:
         raise config_error(
             "graph_memory",
             f"must be from {MIN_GRAPH_MEMORY} bytes (1MiB) to {MAX_BYTES} bytes; for a share of "
-            "the device's memory write a fraction between 0 and 1 (both excluded); for no graphs "
-            "remove the encoder_cuda_graph entry",
+            "the device's free memory write a fraction between 0 and 1 (both excluded); for no "
+            "graphs remove the encoder_cuda_graph entry",
         )
     return size
 
@@ -233,4 +233,4 @@ GraphMemoryLimit = Annotated[
         }
     ),
 ]
-"""Bytes (int) or a fraction of the device's memory (float in (0, 1))."""
+"""Bytes (int) or a fraction of the device's free memory (float in (0, 1))."""

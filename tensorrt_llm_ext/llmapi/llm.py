@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import Any
+from typing import Any, overload
 
 from ..engine.engine import TorchEngine
 from ..engine.errors import EngineClosedError, RequestError
@@ -80,6 +80,20 @@ class LLM:
         self._engine: Any = engine_of(self.args.backend)(self.args)
         self._closed = False
 
+    @overload
+    def generate(
+        self,
+        inputs: str | Mapping[str, Any] | list[int],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> RequestOutput: ...
+
+    @overload
+    def generate(
+        self,
+        inputs: Sequence[Any],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[RequestOutput]: ...
+
     def generate(
         self,
         inputs: Any,
@@ -90,6 +104,8 @@ class LLM:
         Args:
             inputs: One prompt or a list. A prompt is a string, token ids, or a mapping with
                 ``prompt``, ``prompt_token_ids`` or ``messages``, and ``multi_modal_data``.
+                Pictures are PIL images or arrays; videos are lists of frames, arrays [T, H, W, 3]
+                or ``{"frames": ..., "fps": ...}``, their frames used as given.
             sampling_params: For all prompts, or a list with one entry a prompt.
 
         Returns:

@@ -104,8 +104,8 @@ class MultimodalEncoderCudaGraphConfig(StrictBaseModel):
         None,
         description="Upper limit of the memory that this encoder's graphs may take: a size "
         "('512MiB', '2GB'; binary units), a whole number of bytes (at least 1 MiB), or a fraction "
-        "of the device's memory between 0 and 1. The least valuable buckets are dropped first. "
-        "Unset: no limit.",
+        "between 0 and 1 of the device memory that is free when capture starts. The least "
+        "valuable buckets are dropped first. Unset: no limit.",
         status="prototype",
     )
     prune_slower_than_eager: Bool = Field(

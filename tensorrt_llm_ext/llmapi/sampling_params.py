@@ -77,7 +77,7 @@ class SamplingParams(_UpstreamSamplingKeys):
     )
     seed: Seed | None = Field(
         None,
-        description="Seed of this request's random numbers; unset: the engine picks one.",
+        description="Seed of this request's random numbers; unset: 0, as upstream.",
         status="stable",
     )
     stop: StopStrings = Field(

@@ -56,14 +56,6 @@ def _field_of(row: UpstreamKey) -> tuple[Any, Any]:
     else:
         annotation = row.type
         text = f"Upstream key, accepted without effect: {row.note}"
-    if isinstance(row.default, (dict, list)):
-        return annotation, Field(
-            default_factory=type(row.default)(row.default).copy,
-            description=text,
-            status="beta",
-            json_schema_extra={"default": row.default},
-            **names,
-        )
     return annotation, Field(row.default, description=text, status="beta", **names)
 
 

@@ -7,10 +7,10 @@ Keys on disk are stable across transformers versions, module paths are not.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,15 +78,43 @@ def read_config(checkpoint: str | Path) -> dict[str, Any]:
         ValueError: No such folder or file, or it is not a JSON object with a ``model_type``.
     """
     path = Path(checkpoint) / "config.json"
+    config = _read_json(path)
+    if not isinstance(config.get("model_type"), str):
+        raise ValueError(f"{path} has no model_type")
+    return config
+
+
+def config_section(config: Mapping[str, Any], *path: str) -> dict[str, Any]:
+    """A nested object of a parsed config.json.
+
+    Args:
+        config: The whole.
+        path: Keys on the way to it.
+
+    Returns:
+        The object.
+
+    Raises:
+        ValueError: It is not there.
+    """
+    section: Any = config
+    for depth, key in enumerate(path, start=1):
+        section = section.get(key)
+        if not isinstance(section, Mapping):
+            raise ValueError(f"config.json has no object {'.'.join(path[:depth])!r}")
+    return dict(section)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
         raise ValueError(f"{path} does not exist; expected a Hugging Face folder") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
-    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
-        raise ValueError(f"{path} has no model_type")
-    return config
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} is a JSON {type(content).__name__}, not an object")
+    return content
 
 
 def weight_files(checkpoint: str | Path) -> dict[str, Path]:
@@ -99,17 +127,17 @@ def weight_files(checkpoint: str | Path) -> dict[str, Path]:
         File by key.
 
     Raises:
-        ValueError: No safetensors in the folder, a broken index, or one that names a file outside
-            the folder or a missing one.
+        ValueError: No safetensors in the folder, a broken file or index, or an index that names a
+            file outside the folder or a missing one.
     """
-    from safetensors import safe_open
-
     folder = Path(checkpoint)
     if (folder / _INDEX).exists():
-        index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
+        weight_map = _read_json(folder / _INDEX).get("weight_map")
+        if not isinstance(weight_map, dict):
+            raise ValueError(f"{folder / _INDEX} has no weight_map")
         files = {}
-        for key, name in index.get("weight_map", {}).items():
-            if not isinstance(name, str) or Path(name).name != name:
+        for key, name in weight_map.items():
+            if not isinstance(name, str) or Path(name).name != name or name in ("", ".."):
                 raise ValueError(f"{folder / _INDEX} names {name!r}, which is not in the folder")
             files[key] = folder / name
         missing = sorted({str(path) for path in files.values() if not path.exists()})
@@ -122,8 +150,19 @@ def weight_files(checkpoint: str | Path) -> dict[str, Path]:
         )
         hint = f" (it has {others}: convert them, pickled weights are not read)" if others else ""
         raise ValueError(f"{folder} has neither {_SINGLE} nor {_INDEX}{hint}")
-    with safe_open(folder / _SINGLE, framework="pt") as weights:
+    with _open(folder / _SINGLE) as weights:
         return dict.fromkeys(weights.keys(), folder / _SINGLE)
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[Any]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as weights:
+            yield weights
+    except SafetensorError as error:
+        raise ValueError(f"{path} is not a whole safetensors file: {error}") from error
 
 
 def load_parameters(
@@ -146,8 +185,6 @@ def load_parameters(
     Raises:
         ValueError: Keys are missing, unexpected or of another shape; all of them are listed.
     """
-    from safetensors import safe_open
-
     files = weight_files(checkpoint)
     prefix = next((p for p in prefixes if any(key.startswith(p) for key in files)), prefixes[0])
     wanted = {prefix + t.key: t.shape for tensors in disk.values() for t in tensors}
@@ -161,15 +198,19 @@ def load_parameters(
     found -= unused.keys()
     problems = [f"missing {key}" for key in sorted(wanted.keys() - found)]
     problems += [f"unexpected {key}" for key in sorted(found - wanted.keys())]
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         readers = {
-            path: stack.enter_context(safe_open(path, framework="pt"))
+            path: stack.enter_context(_open(path))
             for path in sorted({files[key] for key in (wanted.keys() & found) | unused.keys()})
         }
         for key, value in sorted(unused.items()):
             if value is not None and (readers[files[key]].get_tensor(key) != value).any():
                 problems.append(f"{key} is supported only where it is {value:g} throughout")
+        stored = {path: set(reader.keys()) for path, reader in readers.items()}
         for key in sorted(wanted.keys() & found):
+            if key not in stored[files[key]]:
+                problems.append(f"missing {key} in {files[key].name}, where the index has it")
+                continue
             shape = tuple(readers[files[key]].get_slice(key).get_shape())
             if shape != wanted[key]:
                 problems.append(f"{key} is {list(shape)}, expected {list(wanted[key])}")

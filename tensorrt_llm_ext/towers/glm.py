@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import nn
 
-from .checkpoint import DiskTensor, DiskTensors
+from .checkpoint import DiskTensor, DiskTensors, config_section
 from .packed_vit import PackedMLP, PackedViTConfig
 from .registry import register_tower
 from .vision import PatchGridConfig, PatchGridTower
@@ -50,7 +50,7 @@ class GlmVisionConfig(PatchGridConfig):
             gated_mlp=True,
             mlp_bias=self.attention_bias,
             gate_limit=self.swiglu_limit,
-            rope_theta=self.rope_theta,
+            rope_theta=self.rope_base,
         )
 
 
@@ -141,14 +141,16 @@ class Glm4VisionTower(GlmVisionTower):
 
 @register_tower("glm4v", "glm4v_moe", "glm46v", prefixes=("model.visual.",))
 def _glm4_tower(config: Mapping[str, Any]) -> Glm4VisionTower:
-    vision = GlmVisionConfig.model_validate(dict(config["vision_config"]))
+    vision = GlmVisionConfig.model_validate(config_section(config, "vision_config"))
     vit = vision.packed_vit(mlp_width=vision.out_hidden_size, qk_norm=False)
     return Glm4VisionTower(vision, vit, merger_width=vision.intermediate_size)
 
 
 @register_tower("glm_ocr", prefixes=("model.visual.",))
 def _glm_ocr_tower(config: Mapping[str, Any]) -> GlmVisionTower:
-    vision = GlmVisionConfig.model_validate({"attention_bias": True, **config["vision_config"]})
+    vision = GlmVisionConfig.model_validate(
+        {"attention_bias": True, **config_section(config, "vision_config")}
+    )
     vit = vision.packed_vit(mlp_width=vision.intermediate_size, qk_norm=True)
     return GlmVisionTower(vision, vit, merger_width=vision.out_hidden_size * vision.in_channels)
 
@@ -156,7 +158,7 @@ def _glm_ocr_tower(config: Mapping[str, Any]) -> GlmVisionTower:
 @register_tower("glm5_next", prefixes=("model.visual.",))
 def _glm5_tower(config: Mapping[str, Any]) -> GlmVisionTower:
     defaults = {"attention_bias": True, "swiglu_limit": 10.0, "projection_intermediate_size": 10240}
-    vision = GlmVisionConfig.model_validate({**defaults, **config["vision_config"]})
+    vision = GlmVisionConfig.model_validate({**defaults, **config_section(config, "vision_config")})
     vit = vision.packed_vit(mlp_width=vision.intermediate_size, qk_norm=True)
     width = vision.projection_intermediate_size or vision.out_hidden_size * vision.in_channels
     return GlmVisionTower(vision, vit, merger_width=width)

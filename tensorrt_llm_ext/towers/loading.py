@@ -79,6 +79,6 @@ def _randomise(tower: torch.nn.Module, seed: int, std: float) -> None:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in tower.named_parameters():
-            values = torch.randn(parameter.shape, generator=generator) * std
+            values = torch.randn(parameter.shape, generator=generator, dtype=torch.float32) * std
             is_norm_weight = "norm" in name and name.endswith(".weight")
             parameter.copy_(values + 1 if is_norm_weight else values)

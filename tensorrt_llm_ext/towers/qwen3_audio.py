@@ -22,7 +22,7 @@ from ..graphs.adapter import Tensors
 from ..graphs.layout import EncoderItem
 from ..ops.attention import PackedAttnMetadata, attention_for
 from .audio_adapter import ChunkedAudioIOAdapter, ChunkGeometry, halved
-from .checkpoint import DiskTensors, disk_tensors_of
+from .checkpoint import DiskTensors, config_section, disk_tensors_of
 from .mixin import MultimodalEncoderMixin
 from .output import ItemOutput
 from .packed_vit import ACTIVATIONS, Fp32Constant, PackedBlock, PackedViTConfig
@@ -214,5 +214,6 @@ def sinusoids(length: int, width: int) -> torch.Tensor:
     prefixes=("thinker.audio_tower.", "audio_tower."),
 )
 def _qwen3_omni_audio(config: Mapping[str, Any]) -> Qwen3AudioTower:
-    thinker = config.get("thinker_config", config)
-    return Qwen3AudioTower(Qwen3AudioConfig.model_validate(dict(thinker["audio_config"])))
+    path = ("thinker_config",) * ("thinker_config" in config)
+    section = config_section(config, *path, "audio_config")
+    return Qwen3AudioTower(Qwen3AudioConfig.model_validate(section))

@@ -48,6 +48,7 @@ def register_tower(
     """
 
     def register(factory: TowerFactory) -> TowerFactory:
+        _import_built_in()  # or a clash with one of them would show at somebody's first look-up
         for model_type in model_types:
             if (model_type, modality) in _TOWERS:
                 raise ValueError(f"{model_type!r} has an {modality!r} tower already")

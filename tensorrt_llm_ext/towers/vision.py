@@ -10,11 +10,11 @@ values, O output width, U merge unit (merge * merge), K taps.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from typing import Any, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, PositiveInt
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 from torch import nn
 
 from ..graphs.adapter import EncoderGraphTensorSpec, PackedEncoderGraphIOAdapter, Tensors
@@ -25,6 +25,15 @@ from .grid import patch_positions, position_taps
 from .mixin import MultimodalEncoderMixin
 from .output import ItemOutput
 from .packed_vit import AxialRope, PackedBlock, PackedViTConfig
+
+
+class AxialRopeParameters(BaseModel):
+    """As transformers 5 writes them; published checkpoints have none."""
+
+    rope_theta: PositiveFloat | None = None
+    rope_type: Literal["axial", "default"] = Field(
+        "axial", validation_alias=AliasChoices("rope_type", "type")
+    )
 
 
 class PatchGridConfig(BaseModel):
@@ -41,7 +50,10 @@ class PatchGridConfig(BaseModel):
     patch_size: PositiveInt = 16
     temporal_patch_size: PositiveInt = 2
     spatial_merge_size: PositiveInt = 2
-    rope_parameters: dict[str, Any] | None = None
+    rope_theta: PositiveFloat = 10000.0
+    rope_parameters: AxialRopeParameters | None = Field(
+        None, validation_alias=AliasChoices("rope_parameters", "rope_scaling")
+    )
 
     @property
     def patch_dim(self) -> int:
@@ -54,9 +66,9 @@ class PatchGridConfig(BaseModel):
         return self.spatial_merge_size**2
 
     @property
-    def rope_theta(self) -> float:
-        """Base of the rotary embedding; absent from published files, 10000 then."""
-        return float((self.rope_parameters or {}).get("rope_theta", 10000.0))
+    def rope_base(self) -> float:
+        """Base of the rotary embedding, wherever it stands."""
+        return (self.rope_parameters and self.rope_parameters.rope_theta) or self.rope_theta
 
 
 class PatchGridTower(MultimodalEncoderMixin, nn.Module):
@@ -278,25 +290,30 @@ def checked_grid_item(
     Raises:
         ValueError: Something is missing, of the wrong kind or shape.
     """
-    if set(item) != {"pixel_values", "grid_thw"}:
-        raise ValueError(f"keys are {sorted(item)}; expected ['grid_thw', 'pixel_values']")
+    if not isinstance(item, Mapping) or set(item) != {"pixel_values", "grid_thw"}:
+        found = list(item) if isinstance(item, Mapping) else f"those of a {type(item).__name__}"
+        raise ValueError(f"keys are {found}; expected ['grid_thw', 'pixel_values']")
     pixels, merge = item["pixel_values"], config.spatial_merge_size
     grid = item["grid_thw"]
     if isinstance(grid, (torch.Tensor, np.ndarray)):
         if isinstance(grid, torch.Tensor) and grid.device.type != "cpu":
             raise ValueError("grid_thw is on the device; pass Python ints: reading it would wait")
         grid = grid.tolist()
-    if len(grid) != 3 or any(type(n) is not int or n < 1 for n in grid):
+    if not isinstance(grid, (tuple, list)) or len(grid) != 3 or not all(map(_is_count, grid)):
         raise ValueError(f"grid_thw is {grid}; expected three positive ints (t, h, w)")
-    t, h, w = grid
+    t, h, w = map(int, grid)
     if h % merge or w % merge:
-        raise ValueError(f"grid_thw is {tuple(grid)}: h and w have to be multiples of {merge}")
+        raise ValueError(f"grid_thw is {(t, h, w)}: h and w have to be multiples of {merge}")
     if not isinstance(pixels, torch.Tensor) or not pixels.is_floating_point():
-        kind = getattr(pixels, "dtype", type(pixels).__name__)
+        kind = pixels.dtype if isinstance(pixels, torch.Tensor) else f"a {type(pixels).__name__}"
         raise ValueError(f"pixel_values is {kind}; expected a floating-point tensor")
     if tuple(pixels.shape) != (t * h * w, config.patch_dim):
         raise ValueError(
-            f"pixel_values is {list(pixels.shape)}; grid {tuple(grid)} needs "
+            f"pixel_values is {list(pixels.shape)}; grid {(t, h, w)} needs "
             f"[{t * h * w}, {config.patch_dim}]"
         )
     return pixels, (t, h, w)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and int(value) > 0

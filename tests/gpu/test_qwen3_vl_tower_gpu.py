@@ -86,7 +86,9 @@ def oracle(tower: Any, vision: dict[str, Any], dtype: torch.dtype) -> Qwen3VLVis
     with CUDA:
         model = Qwen3VLVisionModel(Qwen3VLVisionConfig(**vision)).eval()
     disk = tower.disk_tensors()
-    weights = {disk[n].key: p.detach().view(disk[n].shape) for n, p in tower.named_parameters()}
+    weights = {
+        disk[n][0].key: p.detach().view(disk[n][0].shape) for n, p in tower.named_parameters()
+    }
     model.load_state_dict(weights, strict=True)
     frequencies = model.rotary_pos_emb.inv_freq.clone()
     model.to(dtype)

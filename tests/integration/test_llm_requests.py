@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from tensorrt_llm_ext import LLM, SamplingParams
@@ -265,6 +266,26 @@ def test_failed_step_ends_its_requests_and_the_next_ones_run(
     assert loop.idle
     assert loop._requests == {}
     assert llm.generate("The sky", tokens(3)).outputs[0].token_ids == expected
+
+
+def test_out_of_memory_ends_only_the_newcomers(
+    llm: LLM, picture: Image.Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = llm._engine
+    expected = llm.generate("The sky", tokens(8)).outputs[0].token_ids
+    running = engine.submit("The sky", tokens(8))
+    engine.step()
+
+    def broken(items: list[Any]) -> Any:
+        raise torch.OutOfMemoryError("tried to allocate 2 GiB")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.loop, "_encode_items", broken)
+        lost = llm.generate([with_image(picture), "Another one"], tokens(3))
+    assert all("out of memory" in out.error and out.outputs == [] for out in lost)
+    while not engine.loop.idle:
+        engine.step()
+    assert engine.take(running).outputs[0].token_ids == expected
 
 
 def test_threads_share_one_engine(llm: LLM, picture: Image.Image) -> None:

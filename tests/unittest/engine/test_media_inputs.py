@@ -16,7 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from transformers import Qwen2VLImageProcessorPil
+from transformers import AutoConfig, Qwen2VLImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
 from transformers.models.qwen3_vl.video_processing_qwen3_vl import (
@@ -244,3 +244,15 @@ def test_without_resizing_sizes_must_fit(tiny_checkpoint: Path, tmp_path: Path) 
     assert media.plan("image", Image.new("RGB", (96, 64))).grid_thw == (1, 4, 6)
     with pytest.raises(RequestError, match="must be multiples of 32"):
         media.plan("image", Image.new("RGB", (95, 64)))
+
+
+def test_preprocessors_must_fit_the_encoder(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    vision = AutoConfig.from_pretrained(tiny_checkpoint).vision_config
+    MediaInputs(tiny_checkpoint).check_fits(vision)
+    config = json.loads((tiny_checkpoint / "video_preprocessor_config.json").read_text())
+    config["patch_size"] = 14
+    folder = _with_configs(tiny_checkpoint, tmp_path / "other", video_preprocessor_config=config)
+    with pytest.raises(
+        ValueError, match=r"the video .* \(14, 2, 2\), the encoder reads \(16, 2, 2\)"
+    ):
+        MediaInputs(folder).check_fits(vision)

@@ -138,6 +138,13 @@ def test_check_fails_when_stale(
     assert "make manifest" in shown.err
 
 
+def test_defaults_hold_no_addresses() -> None:
+    assert api_manifest.to_json([helper, {"k": Path("a") / "b"}]) == [
+        "<function helper>",
+        {"k": "a/b"},
+    ]
+
+
 def test_manifest_of_the_package() -> None:
     manifest = api_manifest.build_manifest()
     assert json.loads(api_manifest.dump(manifest)) == manifest

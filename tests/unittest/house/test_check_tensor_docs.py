@@ -103,7 +103,7 @@ def test_dataclass_fields() -> None:
 
 
 def test_sections_end_where_text_goes_on() -> None:
-    doc = "Do it.\n\nArgs:\n    x: One\n        two.\n    y: Three.\n\nMore x: text."
+    doc = "Do it.\n\nArgs:\n    x: One\n        two.\n    y: Three.\n\nMore text:\n    y: other."
     assert parse_sections(doc) == {"Args": {"x": "x: One two.", "y": "y: Three."}}
 
 

@@ -68,6 +68,9 @@ def test_malformed_results_are_named(tmp_path: Path, change: dict) -> None:
         render_results.load_results(tmp_path)
 
 
-def test_markers_must_be_there() -> None:
+@pytest.mark.parametrize(
+    "text", ["none", BEGIN, END, END + BEGIN, BEGIN + END + END, BEGIN + BEGIN + END]
+)
+def test_markers_must_be_there_once_and_in_order(text: str) -> None:
     with pytest.raises(ValueError, match="once each"):
-        render_results.insert("no markers", "table")
+        render_results.insert(text, "table")

@@ -74,7 +74,7 @@ def test_graph_memory_is_bytes_or_a_fraction():
         result = adapter.validate_python(value)
         assert result == expected
         assert type(result) is type(expected)
-    with pytest.raises(ValidationError, match="for a share of the device's memory"):
+    with pytest.raises(ValidationError, match="for a share of the device's free memory"):
         adapter.validate_python(1.0)
 
 

@@ -36,7 +36,10 @@ def test_buckets_are_sorted_without_duplicates():
         ({"buckets": [[1, 4]]}, r"Did you mean \[4, 1\]"),
         ({"buckets": [[4, 1]], "max_num_tokens": 4}, "with explicit buckets remove it"),
         ({"max_batch_size": 8, "max_num_tokens": 7}, r"max_num_tokens \(7\) is below"),
-        ({"max_batch_size": 8, "max_graph_memory": "50%"}, "a fraction of the device's memory"),
+        (
+            {"max_batch_size": 8, "max_graph_memory": "50%"},
+            "a fraction of the device's free memory",
+        ),
     ],
 )
 def test_errors_say_what_to_do(entry, message):

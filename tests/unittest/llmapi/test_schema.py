@@ -195,7 +195,7 @@ def test_serve_configs_agree(value):
 
 
 @pytest.mark.parametrize("name", sorted(SERVE["properties"]))
-@settings(FUZZ, max_examples=20)
+@settings(FUZZ, max_examples=10)
 @given(data=st.data())
 def test_each_key_agrees(name, data):
     value = {name: data.draw(values_for(SERVE["properties"][name], SERVE) | JUNK)}
@@ -206,7 +206,7 @@ KV_KEYS = SERVE["$defs"]["KvCacheConfig"]["properties"]
 
 
 @pytest.mark.parametrize("name", sorted(KV_KEYS))
-@settings(FUZZ, max_examples=20)
+@settings(FUZZ, max_examples=10)
 @given(data=st.data())
 def test_each_kv_cache_key_agrees(name, data):
     value = {"kv_cache_config": {name: data.draw(values_for(KV_KEYS[name], SERVE) | JUNK)}}

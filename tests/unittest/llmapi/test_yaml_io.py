@@ -17,6 +17,9 @@ BOMB = "a: &a [1,1,1,1,1,1,1,1,1,1]\n" + "".join(
     f"{b}: &{b} [{','.join([f'*{a}'] * 10)}]\n" for a, b in zip("abcd", "bcde", strict=True)
 )
 
+# Deep only once the alias is expanded. The line is that of the value, not of the alias.
+DEEP = "b: 1\na: &a " + "[" * 40 + "]" * 40 + "\nb2: " + "[" * 40 + "*a" + "]" * 40
+
 
 @pytest.mark.parametrize(
     ("text", "line", "reason"),
@@ -42,7 +45,8 @@ BOMB = "a: &a [1,1,1,1,1,1,1,1,1,1]\n" + "".join(
         ("a: &a {b: *a}\n", 1, "an alias refers to a value that contains it"),
         ("a: *b\n", 1, "undefined alias"),
         ("a: " + "[" * 1000 + "]" * 1000, 1, "nested more than 64 levels deep"),
-        ("a: [" + "1," * MAX_NODES + "]", 1, f"more than {MAX_NODES} values"),
+        ("a: [" + "1," * MAX_NODES + "]", 1, f"more than {MAX_NODES} values; that is no"),
+        (DEEP, 2, "nested more than 64 levels deep"),
         ("a: 1\n---\nb: 1\n", 2, "more than one document"),
         ("a: [1\nb: 2\n", 2, "expected ',' or ']'"),
         ("a: b: c\n", 1, "mapping values are not allowed here"),

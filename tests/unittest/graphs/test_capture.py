@@ -1,0 +1,234 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""Capture under limits: memory cap, buckets that lose to eager, what to do about a failure."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+
+import psutil
+import pytest
+import torch
+
+from tensorrt_llm_ext.graphs.buckets import Bucket
+from tensorrt_llm_ext.graphs.capture import memory_cap, replay_times
+from tensorrt_llm_ext.graphs.report import BucketReport, TowerReport
+from tensorrt_llm_ext.graphs.runner import CaptureError
+
+from .fakes import FakeTower, SpyBackend, assert_outputs, captured_tower, graph_config, make_item
+
+MIB = 1 << 20
+SIZES = [64, 128, 192, 256]
+
+
+def capture(backend: SpyBackend, **entry) -> tuple[FakeTower, TowerReport]:
+    tower = captured_tower(256, backend, **{"max_batch_size": 4, **entry})
+    return tower, tower.capture_encoder_cuda_graphs()
+
+
+def kept(report: TowerReport) -> list[int]:
+    return [b.num_tokens for b in report.buckets if b.kept]
+
+
+# ---- memory cap ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cap", "expected"),
+    [
+        (None, SIZES),
+        (256 * MIB, SIZES),  # exactly what it takes
+        (256 * MIB - 1, SIZES[:3]),
+        (150 * MIB, SIZES[:2]),
+        (64 * MIB, SIZES[:1]),
+        ("64MiB", SIZES[:1]),
+    ],
+)
+def test_memory_cap_drops_the_largest_first(cap, expected, caplog):
+    backend = SpyBackend(bytes_per_token=MIB)
+    with caplog.at_level(logging.INFO):
+        tower, report = capture(backend, max_graph_memory=cap)
+    assert report.status == "captured"
+    assert kept(report) == expected
+    assert sorted(backend.alive) == expected
+    assert [b.num_tokens for b in report.buckets] == SIZES  # every planned bucket has its line
+    for b in report.buckets:
+        if b.kept:
+            assert b.reason == "ok"
+        else:
+            assert b.reason.startswith("max_graph_memory of ")
+            assert (b.capture_ms, b.replay_ms, b.eager_ms) == (None, None, None)
+            assert f"bucket {b.num_tokens}x4 dropped: max_graph_memory" in caplog.text
+    assert report.graph_memory_bytes == expected[-1] * MIB
+    items = [make_item((60,)), make_item((200, 4), tag=1)]
+    assert_outputs(tower, items, tower.encode(items))
+
+
+def test_cap_that_holds_only_the_smallest_is_used():
+    """Memory that does not grow with the bucket makes the share an under-estimate."""
+
+    class Overhead(SpyBackend):
+        def memory_in_use(self):
+            return 10_000 + len(self.alive) * 10 * MIB
+
+    _, report = capture(Overhead(), max_graph_memory=12 * MIB)
+    assert kept(report) == [64]
+
+
+@pytest.mark.parametrize("on_failure", ["eager", "raise"])
+def test_cap_too_little_for_any_bucket(on_failure, caplog):
+    what = r"max_graph_memory of 1,048,576 bytes is too little .* smallest, 64x4, took 67,108,864"
+    entry = {"max_graph_memory": MIB, "on_capture_failure": on_failure}
+    backend = SpyBackend(bytes_per_token=MIB)
+    if on_failure == "raise":
+        with pytest.raises(CaptureError, match=what):
+            capture(backend, **entry)
+        assert backend.alive == []
+        return
+    tower, report = capture(backend, **entry)
+    assert (report.status, kept(report)) == ("eager", [])
+    assert "too little for any bucket" in report.reason
+    assert [b.num_tokens for b in report.buckets] == SIZES
+    assert backend.alive == []
+    items = [make_item((8,))]
+    assert_outputs(tower, items, tower.encode(items))
+    assert tower.encoder_stats().eager == {"capture_failed": 1}
+
+
+def test_cap_counts_the_buffers_where_the_driver_says_nothing():
+    class Silent(SpyBackend):
+        def memory_in_use(self):
+            return 0
+
+    _, report = capture(Silent())
+    assert report.graph_memory_bytes > 256 * 4 * 6
+
+
+def test_memory_cap_setting(monkeypatch):
+    memory = SimpleNamespace(available=8000 * MIB)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    cpu = torch.device("cpu")
+    assert memory_cap(None, cpu) is None
+    assert memory_cap(5 * MIB, cpu) == 5 * MIB
+    assert memory_cap(0.25, cpu) == 2000 * MIB
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000 * MIB, 9000 * MIB))
+    assert memory_cap(0.25, torch.device("cuda")) == 250 * MIB
+
+
+def test_memory_cap_as_a_fraction_end_to_end(monkeypatch):
+    memory = SimpleNamespace(available=1000 * MIB)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    _, report = capture(SpyBackend(bytes_per_token=MIB), max_graph_memory=0.15)
+    assert kept(report) == [64, 128]
+
+
+# ---- buckets that lose to eager --------------------------------------------------------------
+
+
+def lose_from(tokens):
+    """Replay takes longer than eager from a size on."""
+    return lambda n: (n / 100, n / 50) if n < tokens else (n / 100, n / 100)
+
+
+@pytest.mark.parametrize(
+    ("accelerated", "prune", "expected"),
+    [
+        (True, True, [64, 128]),
+        (True, False, SIZES),
+        (False, True, SIZES),  # timings of static buffers decide nothing
+    ],
+)
+def test_prune_slower_than_eager(accelerated, prune, expected):
+    backend = SpyBackend(accelerated=accelerated, times=lose_from(192), bytes_per_token=MIB)
+    tower, report = capture(backend, prune_slower_than_eager=prune)
+    assert kept(report) == expected
+    assert sorted(backend.alive) == expected
+    assert report.graph_memory_bytes == expected[-1] * MIB  # what is left, not what it was
+    for b in report.buckets:
+        assert (b.replay_ms, b.eager_ms) == lose_from(192)(b.num_tokens)
+        slow = accelerated and b.num_tokens >= 192
+        want = "ok" if not slow else "slower than eager" + ("" if prune else ", kept as asked")
+        assert b.reason == want
+    items = [make_item((192,))]
+    assert_outputs(tower, items, tower.encode(items))
+    reasons = tower.encoder_stats().eager
+    assert reasons == ({"too_many_tokens": 1} if expected == [64, 128] else {})
+
+
+def test_all_pruned_gives_everything_back_and_says_so():
+    backend = SpyBackend(accelerated=True, times=lambda n: (2.0, 1.0))
+    tower, report = capture(backend)
+    assert (report.status, report.reason) == ("eager", "every bucket is slower than eager")
+    assert [b.kept for b in report.buckets] == [False] * 4
+    assert backend.alive == []
+    assert report.graph_memory_bytes == 0
+    items = [make_item((8,))]
+    assert_outputs(tower, items, tower.encode(items))
+    assert tower.encoder_stats().eager == {"slower_than_eager": 1}
+
+
+def test_measured_replay_times_reach_the_packer():
+    """The smallest bucket measures badly, so the next one serves its loads."""
+    times = {64: (9.0, 10.0), 128: (1.0, 2.0), 192: (2.0, 3.0), 256: (3.0, 4.0)}
+    tower, _ = capture(SpyBackend(accelerated=True, times=times.__getitem__))
+    (step,) = tower.plan([(8,)])
+    assert step.bucket.num_tokens == 128
+    tower, _ = capture(SpyBackend(accelerated=False, times=times.__getitem__))
+    (step,) = tower.plan([(8,)])
+    assert step.bucket.num_tokens == 64
+
+
+def test_replay_times():
+    def line(tokens, kept=True, ms=1.0, longest=None):
+        return BucketReport(
+            num_tokens=tokens,
+            max_segments=2,
+            max_segment_len=longest,
+            replay_ms=ms,
+            kept=kept,
+            reason="",
+            capture_ms=None,
+            eager_ms=None,
+        )
+
+    lines = [line(64), line(128, longest=16), line(192, kept=False), line(256, ms=None)]
+    report = TowerReport(modality="image", status="captured", accelerated=True, buckets=lines)
+    assert replay_times(report) == {Bucket(64, 2): 1.0, Bucket(128, 2, 16): 1.0}
+    assert replay_times(report.model_copy(update={"accelerated": False})) is None
+    assert replay_times(None) is None
+
+
+# ---- failure ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fail_at", [0, 2, 3])
+def test_failure_goes_eager_with_a_warning(fail_at, caplog):
+    backend = SpyBackend(fail_at=fail_at)
+    tower, report = capture(backend)
+    label = f"{SIZES[::-1][fail_at]}x4"
+    assert report.status == "eager"
+    assert f"capture of bucket {label} failed: RuntimeError: no memory" in report.reason
+    (record,) = [r for r in caplog.records if r.levelno >= logging.WARNING]
+    assert label in record.getMessage()
+    assert "no memory for this one" in record.getMessage()
+    assert backend.alive == []
+    items = [make_item((8,)), make_item((300, 4), tag=1)]
+    assert_outputs(tower, items, tower.encode(items))
+    assert tower.encoder_stats().eager == {"capture_failed": 3}  # cut at the eager budget
+
+
+def test_failure_raises_when_asked_and_can_be_tried_again():
+    backend = SpyBackend(fail_at=1)
+    tower = FakeTower()
+    tower.configure_encoder_cuda_graph(graph_config(max_batch_size=4, on_capture_failure="raise"))
+    tower.setup_attn_metadata(max_num_tokens=256)
+    with pytest.raises(CaptureError, match="bucket 192x4 failed"):
+        tower.capture_encoder_cuda_graphs(backend)
+    assert backend.alive == []
+    assert tower.capture_encoder_cuda_graphs(SpyBackend()).status == "captured"
+
+
+def test_progress_bar_only_on_a_terminal(capsys):
+    capture(SpyBackend())
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,512 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""The runner: captures, checks every baked bound, replays, gives the memory back."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+
+from tensorrt_llm_ext.graphs.adapter import EncoderGraphTensorSpec
+from tensorrt_llm_ext.graphs.buckets import Bucket
+from tensorrt_llm_ext.graphs.layout import Replay
+from tensorrt_llm_ext.graphs.packer import Packer
+from tensorrt_llm_ext.graphs.runner import CaptureError, MultimodalEncoderGraphRunner
+from tensorrt_llm_ext.ops.attention import BlockMaskAttention, SegmentAttention, make_metadata
+from tensorrt_llm_ext.towers.metadata import PackedMetadataProvider
+
+from .fakes import (
+    CPU,
+    IN,
+    OUT,
+    UNIT,
+    WIDTH,
+    FakeTower,
+    SpyBackend,
+    close,
+    make_adapter,
+    make_item,
+    oracle,
+)
+
+BUCKETS = (Bucket(32, 2), Bucket(64, 4), Bucket(128, 4))
+
+
+class Provider(PackedMetadataProvider):
+    """Notes what was built."""
+
+    def __init__(self, attention=None):
+        super().__init__(attention or BlockMaskAttention(), CPU)
+        self.built = []
+
+    def build(self, bucket, num_segments):
+        metadata = super().build(bucket, num_segments)
+        self.built.append((bucket, num_segments, metadata))
+        return metadata
+
+
+def eager_metadata(lengths):
+    metadata = make_metadata(
+        SegmentAttention(), max_segments=len(lengths), max_segment_len=max(lengths), device=CPU
+    )
+    metadata.refresh(lengths)
+    return metadata
+
+
+class Bench:
+    """A tower's forward in a runner, and batches for it."""
+
+    def __init__(self, buckets=BUCKETS, *, backend=None, provider=None, capture=True, **kwargs):
+        self.tower = FakeTower()
+        self.backend = backend or SpyBackend()
+        self.provider = provider or Provider()
+        self.adapter = kwargs.pop("adapter", None) or make_adapter()
+        self.inputs, self.calls = {}, []
+        self.function = kwargs.pop("encoder_fn", self.tower.encoder_forward)
+        self.runner = MultimodalEncoderGraphRunner(
+            encoder_fn=self.forward,
+            metadata_provider=self.provider,
+            adapter=self.adapter,
+            backend=self.backend,
+            device=CPU,
+            eager_metadata=eager_metadata,
+            **kwargs,
+        )
+        self.times = list(self.runner.capture(buckets)) if capture else []
+
+    def forward(self, inputs, metadata):
+        self.calls.append(inputs["x"].shape[0])
+        self.inputs[inputs["x"].shape[0]] = inputs
+        return self.function(inputs, metadata)
+
+    def pack(self, items):
+        return [self.tower.pack_item(item) for item in items]
+
+    def sinks(self, tokens, value=-1.0):
+        return {
+            "features": torch.full((tokens // UNIT, OUT), value),
+            "tokens": torch.full((tokens, WIDTH), value),
+        }
+
+    def steps(self, items, buckets):
+        planner = Packer(buckets, eager_token_budget=10_000)
+        return planner.plan([item["segments"] for item in items])
+
+    def step(self, items, bucket):
+        """One step for all items, fit or not."""
+        lengths = [item["segments"] for item in items]
+        everything = Bucket(10_000, 10_000)
+        (step,) = Packer([everything], eager_token_budget=1).plan(lengths)
+        return Replay(step.runs, step.segment_lengths, bucket)
+
+    def replay(self, items, bucket, **kwargs):
+        sinks = self.sinks(sum(len(item["x"]) for item in items))
+        self.runner.replay(self.step(items, bucket), self.pack(items), sinks, **kwargs)
+        return sinks
+
+
+def expected(bench, items):
+    outs = [oracle(bench.tower, item) for item in items]
+    return {name: torch.cat([out[name] for out in outs]) for name in outs[0]}
+
+
+# ---- capture ---------------------------------------------------------------------------------
+
+
+def test_largest_first_in_one_arena():
+    bench = Bench()
+    assert bench.backend.captured == [128, 64, 32]
+    assert bench.runner.buckets == BUCKETS
+    assert [bucket for bucket, _ in bench.times] == list(reversed(BUCKETS))
+    for name in ("x", "layout", "position", "gain"):
+        assert len({bench.inputs[n][name].data_ptr() for n in (32, 64, 128)}) == 1, name
+    per_token = 4 * (IN + 3 + WIDTH) + 4 * OUT // UNIT
+    assert bench.runner.static_bytes == 128 * per_token
+
+
+def test_capture_again_skips_what_there_is():
+    bench = Bench()
+    assert list(bench.runner.capture(BUCKETS)) == []
+    assert [b for b, _ in bench.runner.capture([*BUCKETS, Bucket(96, 2)])] == [Bucket(96, 2)]
+    items = [make_item((40, 44))]
+    close(bench.replay(items, Bucket(96, 2)), expected(bench, items))
+
+
+def test_capture_beyond_the_arena_is_refused():
+    bench = Bench()
+    with pytest.raises(ValueError, match=r"256x4 exceeds the 128 tokens .* call release\(\)"):
+        list(bench.runner.capture([Bucket(256, 4)]))
+    assert bench.runner.buckets == BUCKETS  # nothing was lost
+    bench.runner.release()
+    list(bench.runner.capture([Bucket(256, 4)]))
+    items = [make_item((200,))]
+    close(bench.replay(items, Bucket(256, 4)), expected(bench, items))
+
+
+def test_nothing_to_capture_takes_no_memory():
+    bench = Bench(())
+    assert bench.runner.static_bytes == 0
+    assert bench.runner.buckets == ()
+
+
+def test_metadata_is_sized_from_its_bucket():
+    bench = Bench((Bucket(64, 4), Bucket(128, 4, 48)))
+    for bucket, slots, metadata in bench.provider.built:
+        assert slots == bench.adapter.num_segment_slots(bucket)
+        assert metadata.cu_seqlens.shape == (slots + 1,)
+        assert metadata.max_segment_len == (bucket.max_segment_len or bucket.num_tokens)
+
+
+@pytest.mark.parametrize("warmup_steps", [1, 4])
+def test_warm_up_runs(warmup_steps):
+    bench = Bench([Bucket(32, 2)], warmup_steps=warmup_steps)
+    assert len(bench.calls) == warmup_steps + 1 + 1  # to record, and the timed eager run
+
+
+@pytest.mark.parametrize(
+    "bucket",
+    [
+        Bucket(64, 2, 16),  # cannot be filled by two segments: slack fills it
+        Bucket(996, 200, 20),  # uneven: 996 / 200
+        Bucket(4, 4),
+        Bucket(100, 3),
+        Bucket(64, 64),
+    ],
+)
+def test_capture_layout_keeps_the_buckets_own_bounds(bucket):
+    bench = Bench([bucket])
+    assert bench.runner.buckets == (bucket,)
+
+
+def test_times_come_from_the_backend():
+    bench = Bench(backend=SpyBackend(accelerated=True, times=lambda n: (n / 10, n / 5)))
+    assert {b.num_tokens: (t.replay_ms, t.eager_ms) for b, t in bench.times} == {
+        n: (n / 10, n / 5) for n in (32, 64, 128)
+    }
+    assert all(t.capture_ms > 0 for _, t in bench.times)
+
+
+# ---- replay ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bucket", BUCKETS)
+@pytest.mark.parametrize("segments", [(32,), (4,), (12, 20), (4, 4), (28, 4)])
+def test_replay_equals_the_oracle_and_the_uncaptured_run(bucket, segments):
+    bench = Bench()
+    items = [make_item((128,), seed=9)]
+    bench.replay(items, BUCKETS[-1])  # dirty buffers
+    items = [make_item(segments, tag=1)]
+    replayed = bench.replay(items, bucket)
+    close(replayed, expected(bench, items))
+    uncaptured = bench.replay(items, bucket, uncaptured=True)
+    assert all(torch.equal(replayed[n], uncaptured[n]) for n in replayed)
+    full = Bench(provider=Provider(SegmentAttention()))  # uncaptured only: it bakes the layout
+    per_segment = full.replay(items, bucket, uncaptured=True)
+    close(per_segment, expected(bench, items))
+
+
+def test_uncaptured_run_leaves_the_graph_alone_and_replay_the_function():
+    bench = Bench()
+    calls, replays = len(bench.calls), bench.backend.replays
+    items = [make_item((8,))]
+    bench.replay(items, Bucket(32, 2))
+    assert (len(bench.calls) - calls, bench.backend.replays - replays) == (0, 1)
+    bench.replay(items, Bucket(32, 2), uncaptured=True)
+    assert (len(bench.calls) - calls, bench.backend.replays - replays) == (1, 1)
+
+
+@pytest.mark.parametrize("value", [1e30, float("nan"), float("inf")])
+def test_poisoned_arena_does_not_reach_the_request(value):
+    clean, dirty = Bench(), Bench()
+    items = [make_item((8, 4)), make_item((4,), tag=2)]
+    for name, tensor in dirty.inputs[128].items():
+        if name != "layout":
+            tensor.fill_(value if tensor.is_floating_point() else 2**30)
+    want, got = clean.replay(items, Bucket(128, 4)), dirty.replay(items, Bucket(128, 4))
+    for name in want:
+        assert torch.isfinite(got[name]).all()
+        assert torch.equal(got[name], want[name])
+    assert not dirty.inputs[128]["x"][16:].any()
+    assert not dirty.inputs[128]["layout"][16:].any()
+
+
+def test_result_does_not_depend_on_the_batch_mates():
+    bench = Bench()
+    mine, other = make_item((8, 4)), make_item((12,), tag=3)
+    alone = bench.replay([mine], Bucket(64, 4))
+    together = bench.replay([other, mine], Bucket(64, 4))
+    close({"features": together["features"][3:], "tokens": together["tokens"][12:]}, alone)
+
+
+def test_second_video_reads_its_own_rows():
+    """Items of several segments, cut over several replays out of order."""
+    bench = Bench()
+    items = [make_item((20,) * 6), make_item((8,), tag=1), make_item((32, 32, 32), tag=2)]
+    steps = bench.steps(items, BUCKETS)
+    assert len(steps) > 2
+    tokens = sum(len(item["x"]) for item in items)
+    sinks = bench.sinks(tokens, float("nan"))
+    for step in steps:
+        bench.runner.replay(step, bench.pack(items), sinks)
+    close(sinks, expected(bench, items))
+
+
+def test_outputs_are_the_callers_own():
+    bench = Bench()
+    first = bench.replay([make_item((16,))], Bucket(32, 2))
+    before = {name: tensor.clone() for name, tensor in first.items()}
+    bench.replay([make_item((32,), tag=5)], Bucket(32, 2))
+    bench.replay([make_item((128,), tag=6)], Bucket(128, 4))
+    bench.runner.release()
+    assert all(torch.equal(first[name], before[name]) for name in first)
+
+
+def test_weights_written_in_place_are_seen():
+    bench = Bench()
+    items = [make_item((16,))]
+    before = bench.replay(items, Bucket(32, 2))
+    with torch.no_grad():
+        bench.tower.merger.weight.mul_(2)
+    after = bench.replay(items, Bucket(32, 2))
+    assert not torch.equal(before["features"], after["features"])
+    close(after, expected(bench, items))
+
+
+# ---- bounds ----------------------------------------------------------------------------------
+
+BOUNDED = (Bucket(32, 2, 16), Bucket(64, 3, 24))
+
+
+@pytest.mark.parametrize(
+    ("bucket", "segments", "what"),
+    [
+        (BOUNDED[0], (16, 16), None),
+        (BOUNDED[0], (16, 20), "too_many_tokens"),
+        (BOUNDED[0], (4, 4), None),
+        (BOUNDED[0], (4, 4, 4), "too_many_segments"),
+        (BOUNDED[0], (16,), None),
+        (BOUNDED[0], (20,), "segment_too_long"),
+        (BOUNDED[1], (24, 24, 16), None),
+        (BOUNDED[1], (24, 24, 20), "too_many_tokens"),
+        (BOUNDED[1], (24, 28), "segment_too_long"),
+        (BOUNDED[1], (4,) * 4, "too_many_segments"),
+    ],
+)
+def test_every_bound_is_checked_before_anything_is_written(bucket, segments, what):
+    bench = Bench(BOUNDED)
+    items = [make_item(segments)]
+    if what is None:
+        close(bench.replay(items, bucket), expected(bench, items))
+        return
+    sinks = bench.sinks(sum(segments))
+    arena = {name: tensor.clone() for name, tensor in bench.inputs[64].items()}
+    replays = bench.backend.replays
+    for uncaptured in (False, True):
+        with pytest.raises(ValueError, match=f"does not fit bucket .*: {what}"):
+            bench.runner.replay(
+                bench.step(items, bucket), bench.pack(items), sinks, uncaptured=uncaptured
+            )
+    assert all((tensor == -1).all() for tensor in sinks.values())
+    assert all(torch.equal(bench.inputs[64][name], t) for name, t in arena.items())
+    assert bench.backend.replays == replays
+
+
+@pytest.mark.parametrize(("tokens", "fits"), [(28, False), (32, True)])
+def test_without_padding_only_the_exact_size(tokens, fits):
+    bench = Bench([Bucket(32, 2)], enable_padding=False)
+    items = [make_item((tokens,))]
+    if fits:
+        close(bench.replay(items, Bucket(32, 2)), expected(bench, items))
+        return
+    with pytest.raises(ValueError, match="no_exact_bucket"):
+        bench.replay(items, Bucket(32, 2))
+
+
+def test_bucket_that_is_not_captured():
+    bench = Bench()
+    items = [make_item((4,))]
+    for bucket in (Bucket(48, 2), Bucket(32, 3), Bucket(32, 2, 32)):
+        with pytest.raises(ValueError, match=r"not captured; there are \['32x2', '64x4', '128x4'"):
+            bench.replay(items, bucket)
+    bench.runner.drop(Bucket(32, 2))
+    with pytest.raises(ValueError, match="bucket 32x2 is not captured"):
+        bench.replay(items, Bucket(32, 2))
+    assert bench.backend.alive == [128, 64]
+
+
+# ---- addresses -------------------------------------------------------------------------------
+
+
+class Rebinding(Provider):
+    rebind = False
+
+    def refresh_in_place(self, metadata, segment_lengths):
+        super().refresh_in_place(metadata, segment_lengths)
+        if self.rebind:
+            metadata.cu_seqlens = metadata.cu_seqlens.clone()
+
+
+@pytest.mark.parametrize("uncaptured", [False, True])
+def test_moved_metadata_is_an_error(uncaptured):
+    bench = Bench(provider=Rebinding())
+    items = [make_item((8,))]
+    bench.replay(items, Bucket(32, 2))
+    bench.provider.rebind = True
+    sinks = bench.sinks(8)
+    with pytest.raises(RuntimeError, match=r"'cu_seqlens' moved .*0x\w+ -> 0x\w+.*not rebind"):
+        bench.runner.replay(
+            bench.step(items, Bucket(32, 2)), bench.pack(items), sinks, uncaptured=uncaptured
+        )
+    assert all((tensor == -1).all() for tensor in sinks.values())
+
+
+class NotATensor(Provider):
+    graph_critical_attrs = ("cu_seqlens", "max_segment_len")
+
+
+def test_critical_attribute_that_is_no_tensor():
+    with pytest.raises(CaptureError, match=r"TypeError: graph-critical .*'max_segment_len' is 128"):
+        Bench(provider=NotATensor())
+
+
+# ---- failure ---------------------------------------------------------------------------------
+
+
+def wrong_outputs(change):
+    def forward(self, inputs, metadata):
+        return change(dict(FakeTower.encoder_forward(self, inputs, metadata)))
+
+    return forward
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda out: {"features": out["features"]}, r"returned .*declares .*'tokens'"),
+        (lambda out: {**out, "more": out["tokens"]}, "'more'"),
+        (lambda out: {**out, "tokens": out["tokens"][1:]}, r"\[127, 8\].*declares .*\[128, 8\]"),
+        (lambda out: {**out, "features": out["features"][:1]}, r"\[1, 5\].*\[32, 5\]"),
+        (lambda out: {**out, "tokens": out["tokens"][:, :1]}, r"\[128, 1\]"),  # not broadcast
+    ],
+)
+def test_outputs_that_are_not_as_declared(change, what):
+    tower = FakeTower()
+    forward = wrong_outputs(change)
+    with pytest.raises(CaptureError, match=rf"(?s)bucket 128x4 failed: ValueError: .*{what}"):
+        Bench(encoder_fn=lambda inputs, metadata: forward(tower, inputs, metadata))
+
+
+@pytest.mark.parametrize("fail_at", [0, 1, 2])
+def test_failure_rolls_everything_back(fail_at):
+    buffers = []
+
+    def forward(inputs, metadata):
+        buffers.extend(weakref.ref(t) for t in inputs.values())
+        if inputs["x"].shape[0] == (128, 64, 32)[fail_at]:
+            raise MemoryError("out of it")
+        return FakeTower.encoder_forward(tower, inputs, metadata)
+
+    tower = FakeTower()
+    bench = Bench(encoder_fn=forward, capture=False)
+    bucket = sorted(BUCKETS, reverse=True)[fail_at]
+    with (
+        torch.enable_grad(),
+        pytest.raises(CaptureError, match=rf"{bucket.label} failed: MemoryError: out of") as error,
+    ):
+        list(bench.runner.capture(BUCKETS))
+    assert isinstance(error.value.__cause__, MemoryError)
+    assert torch.is_grad_enabled()
+    assert gc.isenabled()
+    assert bench.runner.buckets == ()
+    assert bench.runner.static_bytes == 0
+    assert bench.backend.alive == []
+    bench.inputs.clear()
+    del error
+    gc.collect()
+    assert all(ref() is None for ref in buffers)
+    with pytest.raises(ValueError, match=r"not captured; there are \[\]"):
+        bench.replay([make_item((4,))], Bucket(32, 2))
+
+
+def test_no_memory_for_the_buffers_is_a_capture_failure():
+    class Big(type(make_adapter())):  # type: ignore[misc]
+        def allocate_outputs(self, num_tokens, device):
+            raise torch.OutOfMemoryError("no room for outputs")
+
+    adapter = make_adapter()
+    adapter.__class__ = Big
+    bench = Bench(adapter=adapter, capture=False)
+    with pytest.raises(CaptureError, match="128x4 failed: OutOfMemoryError: no room"):
+        list(bench.runner.capture(BUCKETS))
+    assert bench.runner.static_bytes == 0
+
+
+def test_cause_behind_a_generic_capture_error_is_named():
+    def forward(inputs, metadata):
+        try:
+            raise RuntimeError("the real one")
+        except RuntimeError:
+            raise RuntimeError("failed due to a previous error during capture") from None
+
+    with pytest.raises(CaptureError, match="RuntimeError: the real one"):
+        Bench(encoder_fn=forward)
+
+
+def test_host_read_names_operation_and_bucket():
+    tower = FakeTower()
+
+    def forward(inputs, metadata):
+        scale = inputs["x"].sum().item()
+        return {n: t * scale for n, t in tower.encoder_forward(inputs, metadata).items()}
+
+    with pytest.raises(CaptureError, match=r"128x4 failed: CaptureUnsafeError: .*_local_scalar"):
+        Bench(encoder_fn=forward)
+
+
+# ---- release ---------------------------------------------------------------------------------
+
+
+def test_release_twice_and_capture_again():
+    bench = Bench()
+    bench.runner.release()
+    bench.runner.release()
+    assert bench.backend.alive == []
+    assert (bench.runner.buckets, bench.runner.static_bytes) == ((), 0)
+    with pytest.raises(ValueError, match="not captured"):
+        bench.replay([make_item((4,))], Bucket(32, 2))
+    assert [b for b, _ in bench.runner.capture(BUCKETS[:2])] == [BUCKETS[1], BUCKETS[0]]
+    items = [make_item((16, 8))]
+    close(bench.replay(items, Bucket(64, 4)), expected(bench, items))
+
+
+def test_release_and_replay_hold_the_session():
+    bench = Bench()
+    sessions = bench.backend.sessions
+    bench.replay([make_item((4,))], Bucket(32, 2))
+    assert bench.backend.sessions == sessions + 1
+    bench.runner.release()
+    assert bench.backend.sessions == sessions + 2
+
+
+def test_specs_of_another_dtype():
+    """Rows and outputs are converted to what the adapter declares."""
+    spec = EncoderGraphTensorSpec
+    adapter = make_adapter(
+        output_specs={
+            "features": spec((OUT,), torch.bfloat16, UNIT),
+            "tokens": spec((WIDTH,), torch.float64),
+        }
+    )
+    bench = Bench(adapter=adapter)
+    items = [make_item((8,))]
+    sinks = {
+        "features": torch.zeros(2, OUT, dtype=torch.bfloat16),
+        "tokens": torch.zeros(8, WIDTH, dtype=torch.float64),
+    }
+    bench.runner.replay(bench.step(items, Bucket(32, 2)), bench.pack(items), sinks)
+    want = expected(bench, items)
+    torch.testing.assert_close(sinks["tokens"].float(), want["tokens"])
+    torch.testing.assert_close(sinks["features"], want["features"].bfloat16(), rtol=1e-2, atol=1e-2)

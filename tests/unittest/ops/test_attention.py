@@ -1,0 +1,229 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""Packed attention against a plain softmax in fp64, one segment at a time."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+
+from tensorrt_llm_ext.ops.attention import (
+    HEAD_SIZES,
+    BlockMaskAttention,
+    PackedAttention,
+    PackedAttnMetadata,
+    SegmentAttention,
+    VarlenAttention,
+    attention_for,
+    make_metadata,
+)
+
+CPU = torch.device("cpu")
+LAYOUTS = {
+    "one token": (1,),
+    "one segment": (37,),
+    "single tokens": (1,) * 9,
+    "many": (4, 16, 1, 8, 8, 30, 2),
+    "empty inside": (5, 0, 7, 0, 0, 3),
+    "empty first": (0, 6, 2),
+    "empty last": (6, 2, 0),
+}
+
+
+def reference(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lengths: tuple[int, ...]
+) -> torch.Tensor:
+    """softmax(q k^T / sqrt(D)) v in fp64, [T, H, D]."""
+    out = torch.empty_like(q, dtype=torch.float64)
+    start = 0
+    for length in lengths:
+        rows = slice(start, start + length)
+        for head in range(q.shape[1]):
+            scores = q[rows, head].double() @ k[rows, head].double().T / q.shape[-1] ** 0.5
+            weights = (scores - scores.amax(-1, keepdim=True)).exp() if length else scores
+            out[rows, head] = weights / weights.sum(-1, keepdim=True) @ v[rows, head].double()
+        start += length
+    return out
+
+
+def varlen_double(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    cu_seq_q: torch.Tensor,
+    cu_seq_k: torch.Tensor,
+    max_q: int,
+    max_k: int,
+    *,
+    return_aux: object = None,
+    scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+) -> torch.Tensor:
+    """Signature of torch 2.11 (no CPU kernel); checks what the kernel takes for granted."""
+    assert return_aux is None
+    assert scale is None
+    assert window_size == (-1, -1)
+    for tensor in (query, key, value):
+        assert tensor.dim() == 3
+        assert tensor.stride(-1) == 1
+    for offsets, longest in ((cu_seq_q, max_q), (cu_seq_k, max_k)):
+        assert offsets.dtype == torch.int32
+        assert offsets.is_contiguous()
+        assert type(longest) is int
+        assert int(offsets[-1]) == query.shape[0]
+        assert int(offsets.diff().max()) <= longest
+    return reference(query, key, value, tuple(cu_seq_q.diff().tolist())).to(query.dtype)
+
+
+def qkv(num_tokens: int, head_size: int, heads: int = 2) -> tuple[torch.Tensor, ...]:
+    """Strided as the tower passes them: slices of the fused projection."""
+    return torch.randn(num_tokens, 3, heads, head_size).unbind(1)
+
+
+def metadata_for(
+    attention: PackedAttention, lengths: tuple[int, ...], *, spare: int = 0
+) -> PackedAttnMetadata:
+    metadata = make_metadata(
+        attention, max_segments=len(lengths) + spare, max_segment_len=max(lengths), device=CPU
+    )
+    metadata.refresh(lengths)
+    return metadata
+
+
+def attend(attention: PackedAttention, metadata: PackedAttnMetadata, x: tuple) -> torch.Tensor:
+    return attention(*x, metadata, attention.prepare(metadata, x[0].shape[0]))
+
+
+@pytest.mark.parametrize("head_size", HEAD_SIZES)
+@pytest.mark.parametrize("lengths", LAYOUTS.values(), ids=LAYOUTS.keys())
+@pytest.mark.parametrize(
+    "attention", [SegmentAttention(), BlockMaskAttention(), VarlenAttention()], ids=lambda a: a.name
+)
+def test_matches_fp64_softmax_per_segment(
+    attention: PackedAttention,
+    lengths: tuple[int, ...],
+    head_size: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen_double)
+    x = qkv(sum(lengths), head_size)
+    expected = reference(*x, lengths)
+    for spare in (0, 5):
+        out = attend(attention, metadata_for(attention, lengths, spare=spare), x)
+        assert out.shape == x[0].shape
+        assert out.dtype == x[0].dtype
+        torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=2e-6)
+
+
+def test_block_mask_equals_segments_of_random_layouts() -> None:
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(25):
+        count = int(torch.randint(1, 12, (), generator=generator))
+        lengths = tuple(torch.randint(0, 9, (count,), generator=generator).tolist())
+        if not sum(lengths):
+            continue
+        x = qkv(sum(lengths), 64)
+        masked = attend(BlockMaskAttention(), metadata_for(BlockMaskAttention(), lengths), x)
+        split = attend(SegmentAttention(), metadata_for(SegmentAttention(), lengths), x)
+        torch.testing.assert_close(masked, split, rtol=1e-5, atol=2e-6)
+
+
+def test_tokens_after_the_last_segment_stay_apart_and_finite() -> None:
+    attention = BlockMaskAttention()
+    metadata = metadata_for(attention, (5, 3), spare=2)
+    x = qkv(12, 64)
+    out = attend(attention, metadata, x)
+    torch.testing.assert_close(
+        out[:8].double(), reference(*(t[:8] for t in x), (5, 3)), rtol=1e-5, atol=2e-6
+    )
+    assert out.isfinite().all()
+
+
+def test_no_segment_reads_another() -> None:
+    lengths = (3, 6, 4)
+    for attention in (SegmentAttention(), BlockMaskAttention()):
+        metadata = metadata_for(attention, lengths)
+        x = qkv(13, 72)
+        before = attend(attention, metadata, x)
+        for t in x:
+            t[3:9] += 100.0
+        after = attend(attention, metadata, x)
+        assert torch.equal(before[:3], after[:3])
+        assert torch.equal(before[9:], after[9:])
+        assert not torch.allclose(before[3:9], after[3:9])
+
+
+def test_block_mask_is_static_and_segments_are_not() -> None:
+    def run(attention: PackedAttention) -> torch.Tensor:
+        with FakeTensorMode(allow_non_fake_inputs=False):
+            metadata = make_metadata(attention, max_segments=4, max_segment_len=8, device=CPU)
+            return attend(attention, metadata, qkv(16, 64))
+
+    assert run(BlockMaskAttention()).shape == (16, 2, 64)
+
+    class ReadsTheDevice(BlockMaskAttention):
+        def prepare(self, metadata: PackedAttnMetadata, num_tokens: int) -> torch.Tensor:
+            end = metadata.cu_seqlens[-1].item()
+            return torch.arange(num_tokens) < end
+
+    with pytest.raises(DataDependentOutputException):
+        run(ReadsTheDevice())
+
+
+def test_refresh_is_in_place_and_empties_unused_slots() -> None:
+    metadata = make_metadata(BlockMaskAttention(), max_segments=5, max_segment_len=9, device=CPU)
+    tensor, address = metadata.cu_seqlens, metadata.cu_seqlens.data_ptr()
+    for lengths, expected in (
+        ((3, 9, 2, 1, 1), [0, 3, 12, 14, 15, 16]),
+        ((4, 4), [0, 4, 8, 8, 8, 8]),
+        ((), [0] * 6),
+        ((1,), [0, 1, 1, 1, 1, 1]),
+    ):
+        metadata.refresh(lengths)
+        assert metadata.cu_seqlens is tensor
+        assert tensor.data_ptr() == address
+        assert tensor.dtype == torch.int32
+        assert tensor.tolist() == expected
+        assert metadata.segment_lengths == lengths
+
+
+def test_metadata_refuses_what_does_not_fit_and_stays_as_it_was() -> None:
+    metadata = make_metadata(SegmentAttention(), max_segments=2, max_segment_len=4, device=CPU)
+    metadata.refresh((4, 2))
+    with pytest.raises(ValueError, match="3 segments do not fit metadata for 2"):
+        metadata.refresh((1, 1, 1))
+    with pytest.raises(ValueError, match=r"segment of 5 tokens .* bound of this metadata, 4"):
+        metadata.refresh((1, 5))
+    assert metadata.max_segments == 2
+    assert metadata.cu_seqlens.tolist() == [0, 4, 6]
+    assert metadata.segment_lengths == (4, 2)
+
+
+def test_varlen_gets_the_bound_of_the_metadata_not_of_the_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = []
+
+    def spy(*args: object, **kwargs: object) -> torch.Tensor:
+        seen.append((args[5:], kwargs))
+        return varlen_double(*args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", spy)
+    metadata = make_metadata(VarlenAttention(), max_segments=4, max_segment_len=64, device=CPU)
+    metadata.refresh((2, 3))
+    attend(VarlenAttention(), metadata, qkv(5, 64))
+    assert seen == [((64, 64), {})]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("captured", [True, False])
+def test_form_for_a_device(dtype: torch.dtype, captured: bool) -> None:
+    static = BlockMaskAttention if captured else SegmentAttention
+    half = dtype is not torch.float32
+    assert isinstance(attention_for(CPU, dtype, captured=captured), static)
+    cuda = attention_for(torch.device("cuda", 1), dtype, captured=captured)
+    assert isinstance(cuda, VarlenAttention if half else static)
+    # What a capture may take for granted about the form it uses.
+    assert cuda.bakes_max_segment_len is half
+    assert cuda.bakes_layout is (not captured and not half)
