@@ -113,6 +113,7 @@ class StepLoop:
         Raises:
             EngineClosedError: The engine was shut down.
         """
+        self._check_open()
         results: list[RequestOutput | int] = []
         try:
             for prompt, its_params in zip(prompts, params, strict=True):

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, overload
 
 from ..engine.engine import TorchEngine
-from ..engine.errors import EngineClosedError, RequestError
+from ..engine.errors import RequestError
 from ..engine.prompts import is_token_ids
 from ..engine.results import RequestOutput
 from ..graphs.report import EncoderStats, StartupReport
@@ -78,7 +78,6 @@ class LLM:
             del fields["multimodal_config"]
         self.args = LlmArgs.model_validate(fields)
         self._engine: Any = engine_of(self.args.backend)(self.args)
-        self._closed = False
 
     @overload
     def generate(
@@ -117,10 +116,9 @@ class LLM:
             ValueError: The number of sampling parameters is not the number of prompts.
             EngineClosedError: ``shutdown`` was called.
         """
-        engine = self._running_engine()
         single = not isinstance(inputs, (list, tuple)) or is_token_ids(inputs)
         prompts = [inputs] if single else list(inputs)
-        outputs: list[RequestOutput] = engine.generate(
+        outputs: list[RequestOutput] = self._engine.generate(
             prompts, _params_list(sampling_params, len(prompts))
         )
         if not single:
@@ -142,7 +140,7 @@ class LLM:
             RequestError: An item cannot be used.
             EngineClosedError: ``shutdown`` was called.
         """
-        outputs: dict[str, list[Any]] = self._running_engine().encode_multimodal(data)
+        outputs: dict[str, list[Any]] = self._engine.encode_multimodal(data)
         return outputs
 
     @property
@@ -153,12 +151,11 @@ class LLM:
 
     def encoder_stats(self) -> dict[str, EncoderStats]:
         """Counters of each encoder since start-up."""
-        stats: dict[str, EncoderStats] = self._running_engine().encoder_stats()
+        stats: dict[str, EncoderStats] = self._engine.encoder_stats()
         return stats
 
     def shutdown(self) -> None:
         """Cancel what runs and release the encoder graphs. May be called twice."""
-        self._closed = True
         self._engine.shutdown()
 
     def __enter__(self) -> LLM:
@@ -171,11 +168,6 @@ class LLM:
         traceback: TracebackType | None,
     ) -> None:
         self.shutdown()
-
-    def _running_engine(self) -> Any:
-        if self._closed:
-            raise EngineClosedError("shutdown() was called; make a new LLM")
-        return self._engine
 
 
 def _params_list(

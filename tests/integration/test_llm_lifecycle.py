@@ -230,10 +230,13 @@ def test_shutdown_twice_and_generate_after(tiny_checkpoint: Path) -> None:
     assert llm._engine.take(begun).outputs[0].finish_reason == "cancelled"
     for call in (
         lambda: llm.generate("Hello"),
+        lambda: llm.generate([]),
         lambda: llm.encode_multimodal({"image": []}),
         lambda: llm._engine.submit("Hello"),
         lambda: llm._engine.step(),
     ):
         with pytest.raises(EngineClosedError, match="make a new LLM"):
             call()
+    # What was learned stays readable.
     assert llm.startup_report.towers[0].status == "captured"
+    assert llm.encoder_stats()["image"].items == 0
