@@ -329,9 +329,10 @@ class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
                 end = start + rows
             # Slack has to be finite: a masked 0 * NaN is NaN.
             inputs[name][end:].zero_()
-        layout = self._layout(items, runs, inputs["layout"].device)
-        inputs["layout"][:num_tokens].copy_(layout)
-        inputs["layout"][num_tokens:].zero_()
+        if self.layout_specs:
+            layout = self._layout(items, runs, inputs["layout"].device)
+            inputs["layout"][:num_tokens].copy_(layout)
+            inputs["layout"][num_tokens:].zero_()
 
     def _row_spans(
         self, items: Sequence[EncoderItem], runs: Sequence[SegmentRun]

@@ -12,10 +12,13 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
+from pydantic import BaseModel, ValidationError
 from torch import nn
+
+C = TypeVar("C", bound=BaseModel)
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -84,25 +87,34 @@ def read_config(checkpoint: str | Path) -> dict[str, Any]:
     return config
 
 
-def config_section(config: Mapping[str, Any], *path: str) -> dict[str, Any]:
-    """A nested object of a parsed config.json.
+def parse_section(model: type[C], config: Mapping[str, Any], *path: str, **defaults: Any) -> C:
+    """Reads a nested object of a parsed config.json.
 
     Args:
+        model: What it is validated as.
         config: The whole.
-        path: Keys on the way to it.
+        path: Keys on the way to the object.
+        defaults: Values for keys that the object does not have.
 
     Returns:
-        The object.
+        The validated object.
 
     Raises:
-        ValueError: It is not there.
+        ValueError: It is not there or does not validate; every problem with its path.
     """
     section: Any = config
     for depth, key in enumerate(path, start=1):
         section = section.get(key)
         if not isinstance(section, Mapping):
-            raise ValueError(f"config.json has no object {'.'.join(path[:depth])!r}")
-    return dict(section)
+            raise ValueError(f"{'.'.join(path[:depth])}: expected an object, found {section!r}")
+    try:
+        return model.model_validate({**defaults, **section})
+    except ValidationError as error:
+        problems = [
+            f"{'.'.join(map(str, (*path, *e['loc']))) or 'config'}: {e['msg']}"
+            for e in error.errors()
+        ]
+        raise ValueError("; ".join(problems)) from None
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import nn
 
-from .checkpoint import DiskTensor, DiskTensors, config_section
+from .checkpoint import DiskTensor, DiskTensors, parse_section
 from .packed_vit import PackedMLP, PackedViTConfig
 from .registry import register_tower
 from .vision import PatchGridConfig, PatchGridTower
@@ -32,7 +32,7 @@ class GlmVisionConfig(PatchGridConfig):
     hidden_act: str = "silu"
     rms_norm_eps: float = 1e-5
     attention_bias: bool = False
-    projection_intermediate_size: PositiveInt | None = None
+    projection_intermediate_size: PositiveInt = 10240
     swiglu_limit: float | None = None
 
     def packed_vit(self, *, mlp_width: int, qk_norm: bool) -> PackedViTConfig:
@@ -141,24 +141,22 @@ class Glm4VisionTower(GlmVisionTower):
 
 @register_tower("glm4v", "glm4v_moe", "glm46v", prefixes=("model.visual.",))
 def _glm4_tower(config: Mapping[str, Any]) -> Glm4VisionTower:
-    vision = GlmVisionConfig.model_validate(config_section(config, "vision_config"))
+    vision = parse_section(GlmVisionConfig, config, "vision_config")
     vit = vision.packed_vit(mlp_width=vision.out_hidden_size, qk_norm=False)
     return Glm4VisionTower(vision, vit, merger_width=vision.intermediate_size)
 
 
 @register_tower("glm_ocr", prefixes=("model.visual.",))
 def _glm_ocr_tower(config: Mapping[str, Any]) -> GlmVisionTower:
-    vision = GlmVisionConfig.model_validate(
-        {"attention_bias": True, **config_section(config, "vision_config")}
-    )
+    vision = parse_section(GlmVisionConfig, config, "vision_config", attention_bias=True)
     vit = vision.packed_vit(mlp_width=vision.intermediate_size, qk_norm=True)
     return GlmVisionTower(vision, vit, merger_width=vision.out_hidden_size * vision.in_channels)
 
 
 @register_tower("glm5_next", prefixes=("model.visual.",))
 def _glm5_tower(config: Mapping[str, Any]) -> GlmVisionTower:
-    defaults = {"attention_bias": True, "swiglu_limit": 10.0, "projection_intermediate_size": 10240}
-    vision = GlmVisionConfig.model_validate({**defaults, **config_section(config, "vision_config")})
+    vision = parse_section(
+        GlmVisionConfig, config, "vision_config", attention_bias=True, swiglu_limit=10.0
+    )
     vit = vision.packed_vit(mlp_width=vision.intermediate_size, qk_norm=True)
-    width = vision.projection_intermediate_size or vision.out_hidden_size * vision.in_channels
-    return GlmVisionTower(vision, vit, merger_width=width)
+    return GlmVisionTower(vision, vit, merger_width=vision.projection_intermediate_size)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 
 from .checkpoint import load_parameters, read_config
 from .mixin import MultimodalEncoderMixin
@@ -58,11 +57,8 @@ def load_tower(
     try:
         with torch.device("meta"):
             tower = entry.factory(config)
-    except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(map(str, e['loc'])) or 'config'}: {e['msg']}" for e in error.errors()
-        )
-        raise ValueError(f"{config['model_type']} {modality} tower: {problems}") from None
+    except ValueError as error:
+        raise ValueError(f"{config['model_type']} {modality} tower: {error}") from None
     if not isinstance(tower, torch.nn.Module) or not isinstance(tower, MultimodalEncoderMixin):
         raise TypeError(f"{type(tower).__name__} is not an nn.Module with MultimodalEncoderMixin")
     module: torch.nn.Module = tower

@@ -22,7 +22,7 @@ from ..graphs.adapter import Tensors
 from ..graphs.layout import EncoderItem
 from ..ops.attention import PackedAttnMetadata, attention_for
 from .audio_adapter import ChunkedAudioIOAdapter, ChunkGeometry, halved
-from .checkpoint import DiskTensors, config_section, disk_tensors_of
+from .checkpoint import DiskTensors, disk_tensors_of, parse_section
 from .mixin import MultimodalEncoderMixin
 from .output import ItemOutput
 from .packed_vit import ACTIVATIONS, Fp32Constant, PackedBlock, PackedViTConfig
@@ -215,5 +215,4 @@ def sinusoids(length: int, width: int) -> torch.Tensor:
 )
 def _qwen3_omni_audio(config: Mapping[str, Any]) -> Qwen3AudioTower:
     path = ("thinker_config",) * ("thinker_config" in config)
-    section = config_section(config, *path, "audio_config")
-    return Qwen3AudioTower(Qwen3AudioConfig.model_validate(section))
+    return Qwen3AudioTower(parse_section(Qwen3AudioConfig, config, *path, "audio_config"))

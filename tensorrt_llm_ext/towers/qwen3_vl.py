@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from pydantic import AfterValidator, PositiveInt, model_validator
 from torch import nn
 
-from .checkpoint import config_section
+from .checkpoint import parse_section
 from .packed_vit import PackedViTConfig
 from .registry import register_tower
 from .vision import PatchGridConfig, PatchGridTower
@@ -132,13 +132,11 @@ class Qwen3OmniVisionTower(Qwen3VLVisionTower):
 
 @register_tower("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", prefixes=("model.visual.",))
 def _qwen3_vl_tower(config: Mapping[str, Any]) -> Qwen3VLVisionTower:
-    return Qwen3VLVisionTower(
-        Qwen3VLVisionConfig.model_validate(config_section(config, "vision_config"))
-    )
+    return Qwen3VLVisionTower(parse_section(Qwen3VLVisionConfig, config, "vision_config"))
 
 
 @register_tower("qwen3_omni_moe", "qwen3_omni_moe_thinker", prefixes=("thinker.visual.", "visual."))
 def _qwen3_omni_tower(config: Mapping[str, Any]) -> Qwen3OmniVisionTower:
     path = ("thinker_config",) * ("thinker_config" in config)
-    section = config_section(config, *path, "vision_config")
-    return Qwen3OmniVisionTower(Qwen3VLVisionConfig.model_validate(section))
+    section = parse_section(Qwen3VLVisionConfig, config, *path, "vision_config")
+    return Qwen3OmniVisionTower(section)

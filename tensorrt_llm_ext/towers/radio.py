@@ -21,7 +21,7 @@ from torch import nn
 from ..graphs.adapter import EncoderGraphTensorSpec, PackedEncoderGraphIOAdapter, Tensors
 from ..graphs.layout import EncoderItem
 from ..ops.attention import PackedAttnMetadata, attention_for
-from .checkpoint import DiskTensor, DiskTensors, disk_tensors_of
+from .checkpoint import DiskTensor, DiskTensors, disk_tensors_of, parse_section
 from .grid import position_taps
 from .mixin import MultimodalEncoderMixin
 from .output import ItemOutput
@@ -211,4 +211,4 @@ class RadioTower(MultimodalEncoderMixin, nn.Module):
 
 @register_tower("radio", prefixes=("radio_model.", "vision_model.radio_model."))
 def _radio_tower(config: Mapping[str, Any]) -> RadioTower:
-    return RadioTower(RadioConfig.model_validate(dict(config)))
+    return RadioTower(parse_section(RadioConfig, config))

@@ -105,13 +105,11 @@ def test_a_clash_with_a_built_in_tower_shows_at_the_registration() -> None:
     )
     clash, unknown = run(code).splitlines()
     assert clash == "'qwen3_vl' has an 'image' tower already"
-    assert unknown.startswith(
-        "no 'image' tower for model type 'llama'. Registered: qwen3_5 (image)"
-    )
+    assert unknown.startswith("no 'image' tower for model type 'llama'. Registered: glm46v (image)")
 
 
 def test_unknown_models_and_modalities_list_what_there_is() -> None:
-    known = r"qwen3_5 \(image\), qwen3_5_moe \(image\), qwen3_vl \(image\), qwen3_vl_moe \(image\)"
+    known = r"qwen3_vl \(image\), qwen3_vl_moe \(image\), radio \(image\)"
     for config, modality in (
         ({"model_type": "llama"}, "image"),
         ({"model_type": "qwen3_vl"}, "audio"),
