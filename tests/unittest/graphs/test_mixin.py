@@ -76,7 +76,7 @@ def test_mixin_needs_a_module():
     class Bare(MultimodalEncoderMixin):
         make_io_adapter = encoder_forward = pack_item = make_output = None  # type: ignore
 
-    with pytest.raises(TypeError, match="Bare has to be an nn.Module"):
+    with pytest.raises(TypeError, match=r"Bare has to be an nn\.Module"):
         _ = Bare().device
 
 
