@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +75,19 @@ def test_kv_cache_is_sized_from_driver_memory(tiny_checkpoint: Path) -> None:
         assert kv.free_bytes == pytest.approx(free, rel=0.05)
         assert kv.reserved_bytes > 0
         assert kv.tokens <= kv.tokens_without_graphs
+
+
+def test_memory_comes_back_after_shutdown(tiny_checkpoint: Path) -> None:
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    llm = LLM(model=tiny_checkpoint, multimodal_config=GRAPHS, **LIMITS)
+    report = llm.startup_report
+    assert report.towers[0].backend == "cuda_graph"
+    assert report.kv_cache is not None
+    assert report.kv_cache.tokens < report.kv_cache.tokens_without_graphs
+    llm.shutdown()
+    llm.shutdown()
+    del llm
+    gc.collect()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() - before < 64 << 20
