@@ -14,6 +14,7 @@ import torch
 from tensorrt_llm_ext.towers import load_tower
 from tensorrt_llm_ext.towers.grid import patch_positions, position_taps
 from tensorrt_llm_ext.towers.packed_vit import AxialRope, rotate
+from tensorrt_llm_ext.towers.vision import gather_taps
 
 
 def exact_tables(height: int, width: int, head_size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -54,6 +55,16 @@ def test_rotation_is_done_in_fp32() -> None:
     assert torch.equal(out, rotate(x.float(), cos, sin).bfloat16())
     norms = x.double().norm(dim=-1)
     assert torch.allclose(rotate(x.double().float(), cos, sin).double().norm(dim=-1), norms)
+
+
+def test_position_table_is_mixed_in_fp32() -> None:
+    """Rounding the weights to bf16 first, as some kernels do, would be off by 2e-3."""
+    rows, weights = (torch.from_numpy(a.copy()) for a in position_taps(16, 10, 7, 2))
+    table = torch.randn(49, 24).bfloat16()
+    mixed = gather_taps(table, rows, weights)
+    assert mixed.dtype == torch.float32
+    exact = (table.double()[rows.long()] * weights.double()[:, :, None]).sum(1)
+    assert torch.allclose(mixed.double(), exact, rtol=1e-6, atol=1e-6)
 
 
 def test_transformers_agrees_on_rows_and_taps() -> None:
