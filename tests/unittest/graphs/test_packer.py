@@ -217,6 +217,7 @@ def test_decisions(items, expected):
         ([Bucket(64, 4)], False, 60, EagerReason.NO_EXACT_BUCKET),
         ([Bucket(32, 4), Bucket(64, 4)], False, 48, EagerReason.NO_EXACT_BUCKET),
         ([Bucket(64, 4)], False, 68, EagerReason.TOO_MANY_TOKENS),
+        ([Bucket(64, 4), Bucket(128, 4, 16)], False, 60, EagerReason.NO_EXACT_BUCKET),
     ],
 )
 def test_reasons(buckets, padding, length, reason):

@@ -189,6 +189,20 @@ def test_times_come_from_the_backend():
     assert all(t.capture_ms > 0 for _, t in bench.times)
 
 
+def test_timed_eager_run_is_what_eager_requests_get():
+    """With metadata of an exact layout, not with the spare slots and the loose bound of a graph."""
+    seen = []
+    tower = FakeTower()
+
+    def forward(inputs, metadata):
+        seen.append((type(metadata.attention), metadata.max_segments, metadata.max_segment_len))
+        return tower.encoder_forward(inputs, metadata)
+
+    Bench([Bucket(64, 4)], encoder_fn=forward)
+    assert seen[0] == (BlockMaskAttention, 4 + 1, 64)
+    assert seen[-1] == (SegmentAttention, 4, 16)
+
+
 # ---- replay ----------------------------------------------------------------------------------
 
 
@@ -231,6 +245,16 @@ def test_poisoned_arena_does_not_reach_the_request(value):
         assert torch.equal(got[name], want[name])
     assert not dirty.inputs[128]["x"][16:].any()
     assert not dirty.inputs[128]["layout"][16:].any()
+
+
+def test_rows_that_want_gradients_leave_no_trace_in_the_buffers():
+    bench = Bench()
+    item = make_item((8,))
+    with torch.enable_grad():
+        wanting = {**item, "x": item["x"].clone().requires_grad_()}
+        got = bench.replay([wanting], Bucket(32, 2))
+        close(got, expected(bench, [item]))
+        assert not any(t.requires_grad for t in (*got.values(), *bench.inputs[32].values()))
 
 
 def test_result_does_not_depend_on_the_batch_mates():
