@@ -87,8 +87,8 @@ class _Recorder(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         outputs: list[int | None] = []
         for out in tree_flatten(result)[0]:
-            if not isinstance(out, torch.Tensor) or any(out is leaf for leaf in leaves):
-                outputs.append(None)  # in-place: the argument itself
+            if not isinstance(out, torch.Tensor):
+                outputs.append(None)
                 continue
             self._slots[id(out)] = len(self._alive)
             outputs.append(len(self._alive))

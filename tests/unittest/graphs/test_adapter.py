@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorrt_llm_ext.graphs import adapter as adapter_module
@@ -86,6 +86,7 @@ def test_baked_bound_is_part_of_the_bucket():
 
 
 @given(budget=st.integers(4, 5000), segments=st.integers(1, 600))
+@settings(max_examples=40, deadline=None)
 def test_baked_ladder_leaves_no_load_of_the_plain_one_without_a_step(budget, segments):
     """Two shapes where many segments fit: together they take what one unbounded would take."""
     baked = planned(max_segments=segments, token_budget=budget, bakes=True)
@@ -109,6 +110,7 @@ bucket_shapes = st.builds(
 
 
 @given(bucket_shapes, st.data())
+@settings(deadline=None)
 def test_padding_fills_the_bucket_within_its_slots_and_bound(bucket, data):
     adapter = make_adapter(unit=1)
     lengths: list[int] = []
@@ -268,6 +270,29 @@ def test_adapter_without_layout_inputs():
     adapter.fill(inputs, items, runs_of(items, (0, 0, 1)))
     torch.testing.assert_close(inputs["x"][:4], items[0].rows["x"])
     assert not inputs["x"][4:].any()
+
+
+def test_attention_segments_of_runs():
+    items = [item((4, 8)), item((8, 4, 12), tag=1)]
+    runs = runs_of(items, (1, 1, 2), (0, 0, 1), (1, 0, 1))
+    assert make_adapter().segment_lengths(items, runs) == (4, 12, 4, 8)
+
+
+@pytest.mark.parametrize("value", [1e30, float("nan")])
+def test_rowless_tokens_are_cleared_and_shift_the_rows(value):
+    """Two learned tokens end every segment: a segment of 8 brings 6 rows."""
+    adapter = make_adapter(rowless_tokens=2)
+    rows = [torch.arange(float(n))[:, None].expand(-1, IN) + 1 for n in (2 + 6 + 6, 6)]
+    lengths = [(4, 8, 8), (8,)]
+    items = [
+        EncoderItem(own, {"x": x + 100 * tag}, (own, tag))
+        for tag, (own, x) in enumerate(zip(lengths, rows, strict=True))
+    ]
+    inputs = adapter.allocate_inputs(40, CPU)
+    poison(inputs, value)
+    adapter.fill(inputs, items, runs_of(items, (1, 0, 1), (0, 1, 2)))
+    want = [*range(101, 107), 0, 0, *range(3, 9), 0, 0, *range(9, 15), 0, 0] + [0] * 16
+    assert inputs["x"][:, 0].tolist() == want
 
 
 # ---- layout cache ----------------------------------------------------------------------------

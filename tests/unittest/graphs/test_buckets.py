@@ -7,7 +7,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorrt_llm_ext.graphs.buckets import Bucket, EagerReason, Load, ladder
@@ -54,6 +54,7 @@ def test_ladder_segments_never_above_what_fits():
     budget=st.one_of(st.integers(513, 20_000), st.sampled_from([1024, 4096, 8192, 16384])),
     unit=st.sampled_from([1, 4, 9, 16]),
 )
+@settings(deadline=None)
 def test_ladder_padding_bound(budget, unit):
     """Every token count that the budget holds has a bucket, with bounded slack."""
     ladder_sizes = sizes(budget, unit=unit)

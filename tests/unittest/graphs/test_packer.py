@@ -73,7 +73,7 @@ bucket_lists = st.lists(
 
 
 @given(items_of_segments, bucket_lists, st.integers(1, 200), st.booleans())
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 def test_covers_each_segment_once_within_bounds(items, buckets, eager_budget, padding):
     planner = packer(buckets, eager_token_budget=eager_budget, enable_padding=padding)
     steps = planner.plan(items)
@@ -118,7 +118,7 @@ def brute_force(lengths, buckets, cost, exact=False):
     st.booleans(),
     st.data(),
 )
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 def test_equals_brute_force(lengths, buckets, padding, data):
     cost = {b: float(data.draw(st.integers(1, 50))) for b in buckets}
     steps = packer(buckets, cost=cost, enable_padding=padding).plan([lengths])
