@@ -116,7 +116,7 @@ test: lint checks
 
 test-gpu: $(DEV_ENV)
 	$(PY) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("torch finds no CUDA GPU")'
-	$(PY) -m pytest -m gpu $(PYTEST_FLAGS)
+	$(PY) -m pytest -m gpu tests/gpu tests/integration $(PYTEST_FLAGS)
 
 # Everything stays pinned but transformers and what its releases move along with.
 LATEST := .venv-latest
