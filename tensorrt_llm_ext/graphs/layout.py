@@ -23,8 +23,8 @@ class EncoderItem:
 
     Attributes:
         segment_lengths: Tokens (rows before any merger) of each segment, in order.
-        rows: Input tensors whose first axis runs over the item's tokens (or token groups, see
-            ``EncoderGraphTensorSpec.tokens_per_row``), on any device.
+        rows: Input tensors [tokens / tokens_per_row, *shape] by name, on any device, any strides,
+            of a dtype that converts to the one of the adapter's spec.
         layout: What the host-built per-token inputs (positions and the like) depend on.
     """
 

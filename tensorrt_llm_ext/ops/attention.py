@@ -144,7 +144,11 @@ class SegmentAttention:
     bakes_layout = True
 
     def prepare(self, metadata: PackedAttnMetadata, num_tokens: int) -> torch.Tensor | None:
-        """Nothing to share."""
+        """Nothing to share.
+
+        Returns:
+            None where ``BlockMaskAttention`` has a bool tensor [T, T].
+        """
         return None
 
     def __call__(
@@ -169,7 +173,11 @@ class BlockMaskAttention:
     bakes_layout = False
 
     def prepare(self, metadata: PackedAttnMetadata, num_tokens: int) -> torch.Tensor | None:
-        """Mask: true where two tokens share a segment."""
+        """The mask.
+
+        Returns:
+            bool [T, T], true where two tokens share a segment.
+        """
         tokens = torch.arange(num_tokens, dtype=torch.int32, device=metadata.cu_seqlens.device)
         segment = torch.searchsorted(metadata.cu_seqlens[1:], tokens, right=True)  # [T]
         return segment[:, None] == segment[None, :]
@@ -194,7 +202,11 @@ class VarlenAttention:
     bakes_layout = False
 
     def prepare(self, metadata: PackedAttnMetadata, num_tokens: int) -> torch.Tensor | None:
-        """Nothing to share."""
+        """Nothing to share.
+
+        Returns:
+            None where ``BlockMaskAttention`` has a bool tensor [T, T].
+        """
         return None
 
     def __call__(

@@ -72,7 +72,14 @@ class GlmMerger(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[T / U, O] -> [T / U, O], dtype of the weights."""
+        """Transforms joined rows.
+
+        Args:
+            x: [T / U, O], dtype of the weights.
+
+        Returns:
+            [T / U, O], dtype of the weights.
+        """
         return self.mlp(F.gelu(self.post_projection_norm(self.proj(x))))
 
 
@@ -101,7 +108,14 @@ class GlmVisionTower(PatchGridTower):
         return {**super().disk_tensors(), name: (DiskTensor(name, shape, axes=(0, 2, 3, 1)),)}
 
     def tail(self, x: torch.Tensor) -> torch.Tensor:
-        """See the base class."""
+        """See the base class.
+
+        Args:
+            x: [T, C], dtype of the weights.
+
+        Returns:
+            [T / U, O], dtype of the weights.
+        """
         joined = self.post_layernorm(x).view(-1, self.downsample.in_features)
         merged: torch.Tensor = self.merger(self.downsample(joined))
         return merged
@@ -125,7 +139,14 @@ class Glm4VisionTower(GlmVisionTower):
         )
 
     def embed(self, pixels: torch.Tensor) -> torch.Tensor:
-        """See the base class."""
+        """See the base class.
+
+        Args:
+            pixels: [T, P], dtype of the weights.
+
+        Returns:
+            [T, C], dtype of the weights.
+        """
         normed: torch.Tensor = self.post_conv_layernorm(super().embed(pixels))
         return normed
 
@@ -135,7 +156,11 @@ class Glm4VisionTower(GlmVisionTower):
         return self.table_taps(height, width, rows, cubic=True, align_corners=False)
 
     def position_table(self) -> torch.Tensor:
-        """See the base class."""
+        """See the base class.
+
+        Returns:
+            [rows, C], dtype of the weights.
+        """
         return self.pos_embed.weight
 
 

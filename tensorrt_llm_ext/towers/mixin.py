@@ -110,9 +110,8 @@ class MultimodalEncoderMixin(abc.ABC):
 
     def make_metadata_provider(self) -> EncoderMetadataProvider[Any]:
         """Metadata of graphs; by default packed attention in its static form."""
-        return PackedMetadataProvider(
-            attention_for(self.device, self.dtype, captured=True), self.device
-        )
+        attention = attention_for(self.device, self.dtype, captured=True)
+        return PackedMetadataProvider(attention, self.device)
 
     # ---- lifecycle -------------------------------------------------------------------------
 
@@ -300,7 +299,7 @@ class MultimodalEncoderMixin(abc.ABC):
         Raises:
             ValueError: An item is malformed; the message names its index.
         """
-        packed = []
+        packed: list[EncoderItem] = []
         for index, item in enumerate(items):
             try:
                 packed.append(self.pack_item(item))

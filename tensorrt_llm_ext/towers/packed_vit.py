@@ -90,7 +90,7 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
         sin: fp32 [T, D / 2].
 
     Returns:
-        Rotated tensor, shape and dtype of x.
+        [T, ..., H, D], dtype of x.
     """
     shape = (cos.shape[0], *[1] * (x.dim() - 2), cos.shape[1])
     cos, sin = cos.view(shape), sin.view(shape)
@@ -164,7 +164,14 @@ class PackedMLP(nn.Module):
         self.gate_limit = gate_limit
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[T, C] -> [T, C], dtype of the weights."""
+        """Transforms every token.
+
+        Args:
+            x: [T, C], dtype of the weights.
+
+        Returns:
+            [T, C], dtype of the weights.
+        """
         hidden = self.linear_fc1(x)
         if not self.gated:
             return self.linear_fc2(self.act(hidden))
@@ -200,7 +207,17 @@ class PackedBlock(nn.Module):
         metadata: PackedAttnMetadata,
         prepared: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Arguments as in ``PackedSelfAttention.forward``; x [T, C], dtype of the weights."""
+        """Attends, then transforms every token.
+
+        Args:
+            x: [T, C], dtype of the weights.
+            rope: cos and sin, fp32 [T, D / 2] each, or None.
+            metadata: Layout of the batch.
+            prepared: What the attention prepared for this layout, bool [T, T] or None.
+
+        Returns:
+            [T, C], dtype of the weights.
+        """
         x = x + self.attn(self.norm1(x), rope, metadata, prepared)
         return x + self.mlp(self.norm2(x))
 
@@ -209,7 +226,11 @@ class Fp32Constant(nn.Module):
     """A computed table that follows its module to a device but is never cast nor saved."""
 
     def __init__(self, value: torch.Tensor) -> None:
-        """Takes a table, fp32 of any shape, made on the host."""
+        """Takes a table.
+
+        Args:
+            value: fp32 of any shape [...], made on the host.
+        """
         super().__init__()
         self._host = value
         self._copies: dict[torch.device, torch.Tensor] = {}
@@ -222,7 +243,11 @@ class Fp32Constant(nn.Module):
         return super()._apply(fn, recurse)
 
     def on(self, device: torch.device) -> torch.Tensor:
-        """The table on a device, fp32."""
+        """The table on a device.
+
+        Returns:
+            fp32, shape [...] as given.
+        """
         return self._copies.get(device, self._host)
 
 

@@ -199,7 +199,11 @@ class Qwen3AudioTower(MultimodalEncoderMixin, nn.Module):
 
 
 def sinusoids(length: int, width: int) -> torch.Tensor:
-    """Sine and cosine positions, fp32 [length, width]: timescales 1 to 10000, geometric."""
+    """Sine and cosine positions, timescales 1 to 10000 in geometric steps.
+
+    Returns:
+        fp32 [length, width], sines in the first half of the columns.
+    """
     half = width // 2
     steps = torch.arange(half, dtype=torch.float32, device="cpu")
     timescales = torch.exp(-math.log(10000.0) / (half - 1) * steps)

@@ -71,7 +71,14 @@ class PatchMerger(nn.Module):
         self.linear_fc2 = nn.Linear(joined, config.out_hidden_size)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[T, C] -> [T / U, O], dtype of the weights."""
+        """Joins and projects.
+
+        Args:
+            x: [T, C], dtype of the weights.
+
+        Returns:
+            [T / U, O], dtype of the weights.
+        """
         joined = self.linear_fc1.in_features
         x = self.norm(x.view(-1, joined)) if self.norm_after_join else self.norm(x).view(-1, joined)
         return self.linear_fc2(F.gelu(self.linear_fc1(x)))
@@ -102,11 +109,23 @@ class Qwen3VLVisionTower(PatchGridTower):
         return self.table_taps(height, width, self.config.num_position_embeddings)
 
     def position_table(self) -> torch.Tensor:
-        """See the base class."""
+        """See the base class.
+
+        Returns:
+            [rows, C], dtype of the weights.
+        """
         return self.pos_embed.weight
 
     def tap(self, index: int, x: torch.Tensor) -> torch.Tensor | None:
-        """See the base class; the merger is picked by the index's place in the config's list."""
+        """See the base class; the merger is picked by the index's place in the config's list.
+
+        Args:
+            index: The block.
+            x: Its output [T, C], dtype of the weights.
+
+        Returns:
+            [T / U, O], dtype of the weights, or None.
+        """
         indexes = self.config.deepstack_visual_indexes
         if index not in indexes:
             return None
@@ -114,7 +133,14 @@ class Qwen3VLVisionTower(PatchGridTower):
         return merged
 
     def tail(self, x: torch.Tensor) -> torch.Tensor:
-        """See the base class."""
+        """See the base class.
+
+        Args:
+            x: [T, C], dtype of the weights.
+
+        Returns:
+            [T / U, O], dtype of the weights.
+        """
         merged: torch.Tensor = self.merger(x)
         return merged
 

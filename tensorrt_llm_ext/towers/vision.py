@@ -115,7 +115,11 @@ class PatchGridTower(MultimodalEncoderMixin, nn.Module):
         raise NotImplementedError(f"{type(self).__name__} reads no position table")
 
     def position_table(self) -> torch.Tensor:
-        """The position table, [rows, C], dtype of the weights."""
+        """The position table.
+
+        Returns:
+            [rows, C], dtype of the weights.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no position table")
 
     def embed(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -285,7 +289,7 @@ def checked_grid_item(
         config: Of the tower.
 
     Returns:
-        The rows as they are, and (t, h, w).
+        The rows as they are, [t * h * w, P] of a float dtype, and (t, h, w).
 
     Raises:
         ValueError: Something is missing, of the wrong kind or shape.
