@@ -70,7 +70,7 @@ $(VENV)/.%-installed: setup.py $(CONSTRAINTS) | $(VENV)/bin/python
 
 # --------------------------------------------------------------------------------- product
 
-build/tiny_qwen3_vl/config.json: examples/make_tiny_checkpoint.py $(DEMO_ENV)
+build/tiny_qwen3_vl/config.json: examples/make_tiny_checkpoint.py $(wildcard examples/tiny/*.py) $(DEMO_ENV)
 	$(PY) examples/make_tiny_checkpoint.py --family qwen3_vl --out build/tiny_qwen3_vl
 
 demo: $(DEMO_ENV) $(if $(filter build/tiny_qwen3_vl,$(MODEL)),build/tiny_qwen3_vl/config.json)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 # Before anything imports a Hub client: no test may depend on a network.
@@ -41,11 +42,25 @@ def _seeds() -> None:
 
 
 @pytest.fixture(scope="session")
-def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of a tiny random-weight Qwen3-VL. Read-only: copy it before changing anything."""
+def family_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """(family) -> folder of a tiny random-weight model of it, made once. Read-only."""
     from make_tiny_checkpoint import make_tiny_checkpoint
 
-    return make_tiny_checkpoint(tmp_path_factory.mktemp("checkpoint") / "tiny_qwen3_vl")
+    made: dict[str, Path] = {}
+
+    def make(family: str) -> Path:
+        if family not in made:
+            folder = tmp_path_factory.mktemp("checkpoint") / f"tiny_{family}"
+            made[family] = make_tiny_checkpoint(folder, family)
+        return made[family]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(family_checkpoint: Callable[[str], Path]) -> Path:
+    """Folder of a tiny random-weight Qwen3-VL. Read-only: copy it before changing anything."""
+    return family_checkpoint("qwen3_vl")
 
 
 @pytest.fixture(scope="session")

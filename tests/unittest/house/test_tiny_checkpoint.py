@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from make_tiny_checkpoint import SPECIAL_TOKENS, VOCAB_SIZE, make_tiny_checkpoint
+from make_tiny_checkpoint import FAMILIES, SPECIAL_TOKENS, VOCAB_SIZE, make_tiny_checkpoint
 from PIL import Image
 from safetensors.torch import load_file
-from transformers import AutoModelForImageTextToText, AutoTokenizer
+from transformers import AutoConfig, AutoModelForImageTextToText, AutoTokenizer
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 
@@ -142,6 +142,30 @@ def test_same_seed_same_weights(tiny_checkpoint, tmp_path) -> None:
         tiny_checkpoint / "model.safetensors"
     ).read_bytes()
     assert json.loads((other / "config.json").read_text())["text_config"]["num_hidden_layers"] == 3
+
+
+@pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"qwen3_vl"}))
+def test_every_family_is_an_ordinary_folder(family_checkpoint, family: str) -> None:
+    """transformers reads all of it: weights, special tokens, template, preprocessor."""
+    folder = family_checkpoint(family)
+    config = AutoConfig.from_pretrained(folder)
+    config = getattr(config, "thinker_config", config)
+    model, report = AutoModelForImageTextToText.from_pretrained(
+        folder, config=config, output_loading_info=True
+    )
+    assert not any(report.values()), report
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    for key, token in FAMILIES[family].ids.items():
+        assert tokenizer.convert_tokens_to_ids(token) == getattr(config, key)
+    kinds = list(FAMILIES[family].vocabulary.media)
+    chat = [{"role": "user", "content": [{"type": kind} for kind in kinds]}]
+    text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    for kind in kinds:
+        assert text.count(FAMILIES[family].vocabulary.media[kind]) == 1
+    for name, weight in load_file(folder / "model.safetensors").items():
+        assert 0.01 < float(weight.std()) < 0.2, name
+    preprocessor = json.loads((folder / "preprocessor_config.json").read_text())
+    assert preprocessor["patch_size"] == config.vision_config.patch_size
 
 
 def test_unknown_family_and_dtype_are_refused(tmp_path) -> None:
