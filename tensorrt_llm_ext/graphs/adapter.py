@@ -366,7 +366,11 @@ class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
             # Pinned, so that the copy neither blocks nor counts as a synchronisation.
             return tensor.pin_memory().to(device, non_blocking=True)
 
-        return self._layouts.get((device, key), build)
+        layout = self._layouts.get((device, key), build)
+        if device.type == "cuda":
+            # The cache may drop it while this stream, not the one that made it, still reads.
+            layout.record_stream(torch.cuda.current_stream(device))
+        return layout
 
     def _packed_layout(
         self, layout: Hashable, first_segment: int, num_segments: int, num_tokens: int

@@ -58,6 +58,10 @@ class GraphBackend(Protocol):
         """Median milliseconds of one call."""
         ...
 
+    def synchronize(self) -> None:
+        """Waits for everything that replays, or reads what they made."""
+        ...
+
     def memory_in_use(self) -> int:
         """Bytes taken on the device by everybody, as its driver counts them (0: unknown)."""
         ...
@@ -125,9 +129,13 @@ class CudaGraphBackend:
                 times.append((time.perf_counter() - start) * 1e3)
         return statistics.median(times)
 
-    def memory_in_use(self) -> int:
+    def synchronize(self) -> None:
         """See the protocol."""
         torch.cuda.synchronize(self._device)
+
+    def memory_in_use(self) -> int:
+        """See the protocol."""
+        self.synchronize()
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info(self._device)
         return total - free

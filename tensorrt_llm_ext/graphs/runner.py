@@ -112,7 +112,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
 
         Raises:
             CaptureError: A bucket failed. All graphs and buffers of the runner are released.
-            ValueError: A later call needs larger buffers than the first one made.
+            ValueError: A later call needs larger buffers.
         """
         todo = sorted(set(buckets) - set(self._captured), reverse=True)
         if todo and self._inputs and todo[0].num_tokens > self._arena_tokens:
@@ -167,7 +167,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         return CaptureTimes(capture_ms, replay_ms, eager_ms)
 
     def drop(self, bucket: Bucket) -> None:
-        """Gives up one bucket."""
+        """Gives up one bucket, which nothing replays yet."""
         self._captured.pop(bucket).graph.reset()
 
     def replay(
@@ -185,8 +185,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
             items: The batch that the step's runs point into.
             sinks: Caller's tensors by output name, items end to end; dtype and shape of the
                 adapter's output specs: [batch tokens / tokens_per_row, *shape].
-            uncaptured: Run the captured function on the same buffers without the graph (for
-                checks: same bits, and for timing).
+            uncaptured: Run the captured function on the same buffers without the graph.
 
         Raises:
             ValueError: The step breaks a bound of its bucket, or the bucket is not captured.
@@ -206,8 +205,8 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         with self._backend.session(), torch.no_grad():
             self._adapter.fill(captured.inputs, items, step.runs)
             lengths = self._adapter.segment_lengths(items, step.runs)
-            lengths = self._adapter.pad(step.bucket, lengths)
-            self._provider.refresh_in_place(captured.metadata, lengths)
+            padded = self._adapter.pad(step.bucket, lengths)
+            self._provider.refresh_in_place(captured.metadata, padded)
             self._check_addresses(captured)
             if uncaptured:
                 with plain_mode(self._device):
@@ -237,6 +236,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
     def release(self) -> None:
         """Gives graphs and buffers back; does nothing the second time."""
         with self._backend.session():
+            self._backend.synchronize()  # a replay in flight still uses what goes now
             for captured in self._captured.values():
                 captured.graph.reset()
             self._captured.clear()

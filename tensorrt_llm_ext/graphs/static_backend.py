@@ -204,6 +204,9 @@ class StaticGraphBackend:
                 times.append((time.perf_counter() - start) * 1e3)
         return statistics.median(times)
 
+    def synchronize(self) -> None:
+        """Nothing runs on its own here."""
+
     def memory_in_use(self) -> int:
         """Unknown; the runner counts its buffers."""
         return 0
