@@ -217,6 +217,7 @@ def test_a_file_or_nothing_instead_of_a_folder(folder: Path) -> None:
         ({"deepstack_visual_indexes": [-1]}, r"\[-1\] have to be different blocks in 0\.\.2"),
         ({"num_position_embeddings": 50}, "50 position embeddings do not form a square table"),
         ({"num_heads": 3}, "width 64 with 3 heads gives head size 21.3333"),
+        ({"num_heads": 5}, "width 64 with 5 heads gives head size 12.8"),
         (
             {"num_heads": 32},
             "head size 2; it has to be whole, and a multiple of 4 for two-axis rope",
