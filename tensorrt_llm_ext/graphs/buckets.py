@@ -24,6 +24,7 @@ class EagerReason(str, enum.Enum):
     TOO_MANY_SEGMENTS = "too_many_segments"
     SEGMENT_TOO_LONG = "segment_too_long"
     NO_EXACT_BUCKET = "no_exact_bucket"
+    FASTER_EAGER = "faster_eager"
 
 
 class Load(NamedTuple):

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..llmapi.mm_config import MultimodalEncoderCudaGraphConfig
@@ -142,6 +143,32 @@ def replay_times(report: TowerReport | None) -> dict[Bucket, float] | None:
         for b in report.buckets
         if b.kept and b.replay_ms is not None
     }
+
+
+def eager_times(report: TowerReport | None) -> Callable[[int], float] | None:
+    """Measured cost of eager runs.
+
+    Args:
+        report: Report of the capture.
+
+    Returns:
+        Tokens -> milliseconds, linear between the measured buckets and beyond the last; None where
+        times say nothing.
+    """
+    if report is None or not report.accelerated:
+        return None
+    measured: dict[int, float] = {}
+    for b in report.buckets:
+        if b.eager_ms is not None:
+            measured[b.num_tokens] = min(b.eager_ms, measured.get(b.num_tokens, b.eager_ms))
+    tokens, times = zip(*sorted(measured.items()), strict=True)
+
+    def at(num_tokens: int) -> float:
+        if num_tokens > tokens[-1]:
+            return times[-1] * num_tokens / tokens[-1]
+        return float(np.interp(num_tokens, tokens, times))
+
+    return at
 
 
 def _line(

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from .layout import Eager, Replay, SegmentRun, Step
 # two smaller ones of the same total.
 _TOKENS_PER_REPLAY = 256
 _CACHED_PLANS = 256
+_WORTH_EAGER = 0.98  # eager times depend on how busy the host is, replay times do not
 
 
 class _Segment(NamedTuple):
@@ -30,7 +31,8 @@ class Packer:
     """Plans the steps for a batch.
 
     Segments keep their order or are sorted by length, whichever costs less; within that order
-    the cut into groups is optimal for the given cost per bucket (dynamic programming).
+    the cut into groups is optimal for the given cost per bucket (dynamic programming). With a cost
+    of eager runs, a batch that is cheaper without graphs goes without.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class Packer:
         buckets: Sequence[Bucket],
         *,
         cost: Mapping[Bucket, float] | None = None,
+        eager_cost: Callable[[int], float] | None = None,
         enable_padding: bool = True,
         eager_token_budget: int | None = None,
         no_bucket_reason: EagerReason = EagerReason.OFF,
@@ -47,6 +50,8 @@ class Packer:
         Args:
             buckets: Captured buckets; empty means everything runs eagerly.
             cost: Time per bucket in any one unit; by default a model in tokens.
+            eager_cost: Time of an eager run by tokens, in the same unit; by default no batch that
+                fits goes eager.
             enable_padding: Off: a group is replayed only at its exact number of tokens.
             eager_token_budget: Most tokens in one eager step (a longer segment runs alone); by
                 default no limit.
@@ -54,6 +59,7 @@ class Packer:
         """
         self._buckets = sorted(buckets)
         self._cost = cost or {b: b.num_tokens + _TOKENS_PER_REPLAY for b in self._buckets}
+        self._eager_cost = eager_cost
         self._exact = not enable_padding
         self._eager_token_budget = eager_token_budget
         self._no_bucket_reason = no_bucket_reason
@@ -90,7 +96,19 @@ class Packer:
                 leftovers += [(segment, reason) for segment in group]
             else:
                 steps.append(Replay(*_runs(group), bucket))
-        return (*steps, *self._eager_steps(leftovers))
+        plan = (*steps, *self._eager_steps(leftovers))
+        eager = self._eager_steps([(s, EagerReason.FASTER_EAGER) for s in segments])
+        return eager if self._time(eager) < _WORTH_EAGER * self._time(plan) else plan
+
+    def _time(self, steps: Sequence[Step]) -> float:
+        if self._eager_cost is None:
+            return 0.0
+        return sum(
+            self._cost[step.bucket]
+            if isinstance(step, Replay)
+            else self._eager_cost(step.load.num_tokens)
+            for step in steps
+        )
 
     def _cut(
         self, segments: Sequence[_Segment]

@@ -8,46 +8,37 @@ padding, packing, counters and teardown come from here.
 
 from __future__ import annotations
 
-import abc
 import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
-from torch import nn
 
-from ..graphs.adapter import EncoderGraphIOAdapter, EncoderMetadataProvider, Tensors
+from ..graphs.adapter import EncoderGraphIOAdapter, Tensors
 from ..graphs.backends import GraphBackend, graph_backend_for, plain_mode
 from ..graphs.buckets import Bucket, EagerReason
-from ..graphs.capture import capture_within_limits, replay_times
+from ..graphs.capture import capture_within_limits, eager_times, replay_times
 from ..graphs.layout import Eager, EncoderItem, Replay, Step
 from ..graphs.packer import Packer
 from ..graphs.report import EncoderStats, TowerReport
 from ..graphs.runner import CaptureError, MultimodalEncoderGraphRunner
 from ..llmapi.mm_config import MultimodalConfig, MultimodalEncoderCudaGraphConfig
 from ..ops.attention import PackedAttnMetadata, attention_for, make_metadata
-from .checkpoint import DiskTensors, disk_tensors_of
-from .metadata import PackedMetadataProvider
+from .contract import EncoderContract
 from .output import ItemOutput
 
 logger = logging.getLogger(__name__)
 
 
-class MultimodalEncoderMixin(abc.ABC):
+class MultimodalEncoderMixin(EncoderContract):
     """Mixed into an encoder's ``nn.Module``.
 
     Order of calls: load weights, ``configure_encoder_cuda_graph``, ``setup_attn_metadata``,
     ``capture_encoder_cuda_graphs`` (once), ``encode``, ``release_encoder_cuda_graphs``. Without
     a configuration, or after a release, ``encode`` runs eagerly with the same results.
     """
-
-    encoder_cuda_graph_modality: ClassVar[str]
-    """Key of the tower's entry in ``encoder_cuda_graph``."""
-
-    disk_ignored: Mapping[str, float | None] = {}
-    """Checkpoint keys without use, see ``checkpoint.load_parameters``."""
 
     attn_metadata: PackedAttnMetadata | None
     """Metadata of eager runs; graphs own theirs."""
@@ -66,70 +57,7 @@ class MultimodalEncoderMixin(abc.ABC):
         self._stats = EncoderStats()
         self._lock = threading.RLock()
 
-    # ---- what a tower declares -------------------------------------------------------------
-
-    @abc.abstractmethod
-    def make_io_adapter(self) -> EncoderGraphIOAdapter:
-        """Shapes and buffers of the captured region."""
-
-    @abc.abstractmethod
-    def encoder_forward(
-        self, inputs: Mapping[str, torch.Tensor], metadata: Any
-    ) -> Mapping[str, torch.Tensor]:
-        """The region that is captured: tensors in, tensors out, no host reads.
-
-        Args:
-            inputs: Tensors by the names of the adapter's input specs, [rows, *shape], dtype of
-                the spec.
-            metadata: What the metadata provider built.
-
-        Returns:
-            Tensors by the names of the adapter's output specs, [rows, *shape], dtype of the spec.
-        """
-
-    @abc.abstractmethod
-    def pack_item(self, item: Mapping[str, Any]) -> EncoderItem:
-        """Checks an item and cuts it into segments; raises ValueError naming what is wrong."""
-
-    @abc.abstractmethod
-    def make_output(self, item: EncoderItem, tensors: Tensors) -> ItemOutput:
-        """Presents an item's outputs.
-
-        Args:
-            item: The item.
-            tensors: By the names of the adapter's output specs, [item rows, *shape], dtype of the
-                spec.
-
-        Returns:
-            The same under the names that callers know.
-        """
-
-    def disk_tensors(self) -> DiskTensors:
-        """Checkpoint keys (without prefix) and shapes on disk of every parameter."""
-        return disk_tensors_of(self._module)
-
-    def make_metadata_provider(self) -> EncoderMetadataProvider[Any]:
-        """Metadata of graphs; by default packed attention in its static form."""
-        attention = attention_for(self.device, self.dtype, captured=True)
-        return PackedMetadataProvider(attention, self.device)
-
     # ---- lifecycle -------------------------------------------------------------------------
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return next(self._module.parameters()).device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Element type of the weights."""
-        return next(self._module.parameters()).dtype
-
-    @property
-    def _module(self) -> nn.Module:
-        if not isinstance(self, nn.Module):
-            raise TypeError(f"{type(self).__name__} has to be an nn.Module")
-        return self
 
     @property
     def _adapter(self) -> EncoderGraphIOAdapter:
@@ -345,6 +273,10 @@ class MultimodalEncoderMixin(abc.ABC):
         with self._lock:
             return self._stats.model_copy(deep=True)
 
+    @property
+    def _prunes(self) -> bool:
+        return self._entry is not None and self._entry.prune_slower_than_eager
+
     def _packer(self, eager: bool) -> Packer:
         if eager not in self._packers:
             graphs = self._runner is not None and not eager
@@ -352,6 +284,7 @@ class MultimodalEncoderMixin(abc.ABC):
             self._packers[eager] = Packer(
                 self._runner.buckets if self._runner is not None and graphs else (),
                 cost=replay_times(report),
+                eager_cost=eager_times(report) if self._prunes else None,
                 enable_padding=self._entry is None or self._entry.enable_padding,
                 eager_token_budget=self._eager_token_budget,
                 no_bucket_reason=EagerReason.REQUESTED if eager else self._no_bucket_reason,

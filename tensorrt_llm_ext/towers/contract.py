@@ -1,0 +1,101 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a tower declares: shapes, the captured region, how an item is cut and presented."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from ..graphs.adapter import EncoderGraphIOAdapter, EncoderMetadataProvider, Tensors
+from ..graphs.layout import EncoderItem
+from ..ops.attention import attention_for
+from .checkpoint import DiskTensors, disk_tensors_of
+from .metadata import PackedMetadataProvider
+from .output import ItemOutput
+
+
+class EncoderContract(abc.ABC):
+    """The part of ``MultimodalEncoderMixin`` that a tower fills in."""
+
+    encoder_cuda_graph_modality: ClassVar[str]
+    """Key of the tower's entry in ``encoder_cuda_graph``."""
+
+    disk_ignored: Mapping[str, float | None] = {}
+    """Checkpoint keys without use, see ``checkpoint.load_parameters``."""
+
+    @abc.abstractmethod
+    def make_io_adapter(self) -> EncoderGraphIOAdapter:
+        """Shapes and buffers of the captured region."""
+
+    @abc.abstractmethod
+    def encoder_forward(
+        self, inputs: Mapping[str, torch.Tensor], metadata: Any
+    ) -> Mapping[str, torch.Tensor]:
+        """The region that is captured: tensors in, tensors out, no host reads.
+
+        Args:
+            inputs: Tensors by the names of the adapter's input specs, [rows, *shape], dtype of
+                the spec.
+            metadata: What the metadata provider built.
+
+        Returns:
+            Tensors by the names of the adapter's output specs, [rows, *shape], dtype of the spec.
+        """
+
+    @abc.abstractmethod
+    def pack_item(self, item: Mapping[str, Any]) -> EncoderItem:
+        """Checks an item and cuts it into segments; raises ValueError naming what is wrong."""
+
+    @abc.abstractmethod
+    def make_output(self, item: EncoderItem, tensors: Tensors) -> ItemOutput:
+        """Presents an item's outputs.
+
+        Args:
+            item: The item.
+            tensors: By the names of the adapter's output specs, [item rows, *shape], dtype of the
+                spec.
+
+        Returns:
+            The same under the names that callers know.
+        """
+
+    def disk_tensors(self) -> DiskTensors:
+        """Checkpoint keys (without prefix) and shapes on disk of every parameter."""
+        return disk_tensors_of(self._module)
+
+    def initial_value(self, name: str) -> torch.Tensor | None:
+        """What a tower with random weights has instead of a draw.
+
+        Args:
+            name: Of a parameter.
+
+        Returns:
+            Its value where it is a constant rather than a weight: parameter's shape, any dtype.
+        """
+        return None
+
+    def make_metadata_provider(self) -> EncoderMetadataProvider[Any]:
+        """Metadata of graphs; by default packed attention in its static form."""
+        attention = attention_for(self.device, self.dtype, captured=True)
+        return PackedMetadataProvider(attention, self.device)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self._module.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Element type of the weights."""
+        return next(self._module.parameters()).dtype
+
+    @property
+    def _module(self) -> nn.Module:
+        if not isinstance(self, nn.Module):
+            raise TypeError(f"{type(self).__name__} has to be an nn.Module")
+        return self
