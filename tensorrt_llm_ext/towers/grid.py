@@ -81,8 +81,6 @@ def _axis_taps(
         source = place * np.float32(side - 1) / np.float32(max(size - 1, 1))  # [P]
     else:
         source = (place + np.float32(0.5)) * np.float32(side) / np.float32(size) - np.float32(0.5)
-        if not cubic:
-            source = source.clip(min=0)  # linear interpolation clamps the place, cubic the taps
     lower = np.floor(source)
     offsets = np.arange(-1, 3) if cubic else np.arange(2)
     taps = lower.astype(np.int32)[:, None] + offsets.astype(np.int32)  # [P, 2 or 4]

@@ -70,11 +70,13 @@ def load_tower(
     return tower
 
 
-def _randomise(tower: torch.nn.Module, seed: int, std: float) -> None:
+def _randomise(tower: Any, seed: int, std: float) -> None:
     """The same values for a seed on every device and in every dtype, up to rounding."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in tower.named_parameters():
             values = torch.randn(parameter.shape, generator=generator, dtype=torch.float32) * std
             is_norm_weight = "norm" in name and name.endswith(".weight")
-            parameter.copy_(values + 1 if is_norm_weight else values)
+            constant = tower.initial_value(name)
+            drawn = values + 1 if is_norm_weight else values
+            parameter.copy_(drawn if constant is None else constant)

@@ -15,7 +15,15 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 from torch import nn
 
 from ..graphs.adapter import EncoderGraphTensorSpec, PackedEncoderGraphIOAdapter, Tensors
@@ -51,12 +59,22 @@ class RadioConfig(BaseModel):
     patch_size: PositiveInt = 16
     max_img_size: PositiveInt = 2048
     num_cls_tokens: PositiveInt = 3
-    num_registers: int = 7
-    summary_idxs: tuple[int, ...] = (0, 1)
+    num_registers: NonNegativeInt = 7
+    summary_idxs: tuple[int, ...] = Field((0, 1), min_length=1)
+    norm_mean: tuple[float, ...] = (0.48145466, 0.4578275, 0.40821073)
+    norm_std: tuple[float, ...] = (0.26862954, 0.26130258, 0.27577711)
     align_corners: bool = False
 
     temporal_patch_size: int = 1
     spatial_merge_size: int = 1
+
+    @model_validator(mode="after")
+    def _check_summaries(self) -> RadioConfig:
+        if not all(0 <= i < self.num_cls_tokens for i in self.summary_idxs):
+            raise ValueError(
+                f"summary_idxs {list(self.summary_idxs)} have to be in 0..{self.num_cls_tokens - 1}"
+            )
+        return self
 
     @property
     def patch_dim(self) -> int:
@@ -129,6 +147,11 @@ class RadioTower(MultimodalEncoderMixin, nn.Module):
         table = tuple(self.pos_embed.weight.shape)
         disk["pos_embed.weight"] = (DiskTensor(f"{generator}.pos_embed", (1, *table)),)
         return disk
+
+    def initial_value(self, name: str) -> torch.Tensor | None:
+        """See the mixin: mean and deviation of the pixels."""
+        value = {"norm_mean": self.config.norm_mean, "norm_std": self.config.norm_std}.get(name)
+        return None if value is None else torch.tensor(value).view(-1, 1, 1)
 
     def make_io_adapter(self) -> PackedEncoderGraphIOAdapter:
         """See the mixin."""
