@@ -110,12 +110,29 @@ class CudaGraphBackend:
                     with _host_reads_are_errors():
                         body()
                 except BaseException:
-                    with contextlib.suppress(RuntimeError):  # says no more than the cause
-                        graph.capture_end()
+                    self._abandon(graph)
                     raise
                 graph.capture_end()
             current.wait_stream(self._stream)
         return graph
+
+    def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:
+        """Ends a capture that failed.
+
+        When CUDA itself invalidated it (a synchronisation nobody caught), ``capture_end`` raises
+        before torch has tidied up: allocations would still go to the pool, the cache could never
+        be emptied, and the random generator would count as captured. (torch 2.11, 2.13)
+        """
+        try:
+            graph.capture_end()
+        except RuntimeError:  # says no more than the cause that is on its way up
+            index = (
+                torch.cuda.current_device() if self._device.index is None else self._device.index
+            )
+            torch._C._cuda_endAllocateToPool(index, self._pool)
+            torch._C._cuda_releasePool(index, self._pool)
+            generator = torch.cuda.default_generators[index]
+            generator.graphsafe_set_state(generator.clone_state())
 
     def time_ms(self, body: Callable[[], object], *, repeats: int) -> float:
         """See the protocol: wall time from a call to an idle device, device idle before."""

@@ -19,12 +19,12 @@ class EagerReason(str, enum.Enum):
     REQUESTED = "requested"
     CAPTURE_FAILED = "capture_failed"
     RELEASED = "released"
+    WEIGHTS_MOVED = "weights_moved"
     SLOWER_THAN_EAGER = "slower_than_eager"
     TOO_MANY_TOKENS = "too_many_tokens"
     TOO_MANY_SEGMENTS = "too_many_segments"
     SEGMENT_TOO_LONG = "segment_too_long"
     NO_EXACT_BUCKET = "no_exact_bucket"
-    FASTER_EAGER = "faster_eager"
 
 
 class Load(NamedTuple):

@@ -15,8 +15,9 @@ import torch
 from ..llmapi.mm_config import MultimodalEncoderCudaGraphConfig
 from .backends import GraphBackend
 from .buckets import Bucket
+from .captured import CaptureTimes
 from .report import BucketReport, TowerReport
-from .runner import CaptureError, CaptureTimes, MultimodalEncoderGraphRunner
+from .runner import CaptureError, MultimodalEncoderGraphRunner
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +70,16 @@ def capture_within_limits(
         remaining = keep
     lines = [_line(bucket, None, reason) for bucket, reason in dropped]
     for bucket, t in times.items():
+        if config.self_check and (wrong := runner.self_check(bucket)):
+            logger.error(
+                "encoder %s: bucket %s is dropped: a replay does not equal the eager run in %s",
+                report.modality,
+                bucket.label,
+                ", ".join(wrong),
+            )
+            runner.drop(bucket)
+            lines.append(_line(bucket, t, f"self-check failed: {', '.join(wrong)}", kept=False))
+            continue
         slower = t.replay_ms >= t.eager_ms and backend.accelerated
         if slower and config.prune_slower_than_eager:
             runner.drop(bucket)
@@ -78,7 +89,7 @@ def capture_within_limits(
     report.buckets = sorted(lines, key=lambda b: (b.num_tokens, b.max_segments))
     if not runner.buckets:
         runner.release()
-        report.status, report.reason = "eager", "every bucket is slower than eager"
+        report.status, report.reason = "eager", "every bucket was dropped, see their reasons"
     report.graph_memory_bytes = _taken(runner, backend, before)
     for line in report.buckets:
         if not line.kept:

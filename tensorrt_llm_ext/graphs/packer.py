@@ -97,7 +97,7 @@ class Packer:
             else:
                 steps.append(Replay(*_runs(group), bucket))
         plan = (*steps, *self._eager_steps(leftovers))
-        eager = self._eager_steps([(s, EagerReason.FASTER_EAGER) for s in segments])
+        eager = self._eager_steps([(s, EagerReason.SLOWER_THAN_EAGER) for s in segments])
         return eager if self._time(eager) < _WORTH_EAGER * self._time(plan) else plan
 
     def _time(self, steps: Sequence[Step]) -> float:

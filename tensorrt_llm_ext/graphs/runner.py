@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
 from .adapter import EncoderGraphIOAdapter, EncoderMetadataProvider, Tensors
-from .backends import CapturedGraph, GraphBackend, plain_mode
+from .backends import GraphBackend, plain_mode
 from .buckets import Bucket
+from .captured import CapturedBucket, CaptureTimes, addresses_of
 from .layout import EncoderItem, Replay
 
 M = TypeVar("M")
@@ -24,24 +24,6 @@ _TIMED_RUNS = 3  # one is enough where timings decide nothing
 
 class CaptureError(RuntimeError):
     """A bucket could not be captured; the cause is chained."""
-
-
-@dataclass
-class _Captured(Generic[M]):
-    graph: CapturedGraph
-    body: Callable[[], None]
-    inputs: Tensors
-    outputs: Tensors
-    metadata: M
-    addresses: dict[str, int]
-
-
-class CaptureTimes(NamedTuple):
-    """Milliseconds that a bucket took."""
-
-    capture_ms: float
-    replay_ms: float
-    eager_ms: float
 
 
 class MultimodalEncoderGraphRunner(Generic[M]):
@@ -88,7 +70,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         self._inputs: Tensors = {}
         self._outputs: Tensors = {}
         self._arena_tokens = 0
-        self._captured: dict[Bucket, _Captured[M]] = {}
+        self._captured: dict[Bucket, CapturedBucket[M]] = {}
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
@@ -155,8 +137,8 @@ class MultimodalEncoderGraphRunner(Generic[M]):
                 out.copy_(results[name])
 
         graph = self._backend.capture(body, warmup_steps=self._warmup_steps)
-        captured = _Captured(graph, body, inputs, outputs, metadata, self._addresses(metadata))
-        self._captured[bucket] = captured
+        addresses = addresses_of(metadata, self._provider.graph_critical_attrs)
+        self._captured[bucket] = CapturedBucket(graph, body, inputs, outputs, metadata, addresses)
         capture_ms = (time.perf_counter() - start) * 1e3
         repeats = _TIMED_RUNS if self._backend.accelerated else 1
         graph.replay()  # the first one uploads the graph
@@ -165,6 +147,11 @@ class MultimodalEncoderGraphRunner(Generic[M]):
             lambda: self._encoder_fn(inputs, self._eager_metadata(full)), repeats=repeats
         )
         return CaptureTimes(capture_ms, replay_ms, eager_ms)
+
+    def self_check(self, bucket: Bucket) -> list[str]:
+        """Outputs of a bucket whose replay on random inputs is not the eager run's, bit for bit."""
+        with self._backend.session(), plain_mode(self._device):
+            return self._captured[bucket].differs_from_eager()
 
     def drop(self, bucket: Bucket) -> None:
         """Gives up one bucket, which nothing replays yet."""
@@ -207,31 +194,13 @@ class MultimodalEncoderGraphRunner(Generic[M]):
             lengths = self._adapter.segment_lengths(items, step.runs)
             padded = self._adapter.pad(step.bucket, lengths)
             self._provider.refresh_in_place(captured.metadata, padded)
-            self._check_addresses(captured)
+            captured.check_addresses()
             if uncaptured:
                 with plain_mode(self._device):
                     captured.body()
             else:
                 captured.graph.replay()
             self._adapter.read(captured.outputs, step.runs, sinks)
-
-    def _addresses(self, metadata: M) -> dict[str, int]:
-        addresses = {}
-        for name in self._provider.graph_critical_attrs:
-            tensor = getattr(metadata, name)
-            if not isinstance(tensor, torch.Tensor):
-                raise TypeError(f"graph-critical attribute {name!r} is {tensor!r}, not a tensor")
-            addresses[name] = tensor.data_ptr()
-        return addresses
-
-    def _check_addresses(self, captured: _Captured[M]) -> None:
-        for name, now in self._addresses(captured.metadata).items():
-            if now != captured.addresses[name]:
-                raise RuntimeError(
-                    f"metadata tensor {name!r} moved between capture and replay "
-                    f"({captured.addresses[name]:#x} -> {now:#x}). The graph still reads the old "
-                    "one: refresh_in_place has to write into it, not rebind it."
-                )
 
     def release(self) -> None:
         """Gives graphs and buffers back; does nothing the second time."""

@@ -114,7 +114,6 @@ class _Recorder(TorchDispatchMode):
                     last_use[made] = position
         for slot, position in last_use.items():
             self.operations[position].dead.append(slot)
-        self._alive.clear()
         return self.operations
 
 

@@ -120,6 +120,12 @@ class MultimodalEncoderCudaGraphConfig(StrictBaseModel):
         "(eager), or stop the start-up (raise).",
         status="prototype",
     )
+    self_check: Bool = Field(
+        False,
+        description="After capture, replay every bucket on random input and compare it with the "
+        "eager run of the same bucket; one that differs is dropped and logged as an error.",
+        status="prototype",
+    )
 
     @field_validator("buckets")
     @classmethod

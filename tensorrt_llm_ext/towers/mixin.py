@@ -28,6 +28,7 @@ from ..llmapi.mm_config import MultimodalConfig, MultimodalEncoderCudaGraphConfi
 from ..ops.attention import PackedAttnMetadata, attention_for, make_metadata
 from .contract import EncoderContract
 from .output import ItemOutput
+from .weights import WeightAddresses
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +54,9 @@ class MultimodalEncoderMixin(EncoderContract):
         self._runner: MultimodalEncoderGraphRunner[Any] | None = None
         self._report: TowerReport | None = None
         self._no_bucket_reason = EagerReason.OFF
-        self._packers: dict[bool, Packer] = {}
+        self._packers: dict[EagerReason | None, Packer] = {}
+        self._pool: tuple[torch.device, GraphBackend] | None = None
+        self._captured_weights: WeightAddresses | None = None
         self._stats = EncoderStats()
         self._lock = threading.RLock()
 
@@ -192,7 +195,8 @@ class MultimodalEncoderMixin(EncoderContract):
             report.status, report.reason = "eager", str(error)
             self._no_bucket_reason = EagerReason.CAPTURE_FAILED
         else:
-            self._runner = runner
+            self._runner, self._pool = runner, (self.device, backend)
+            self._captured_weights = WeightAddresses(self._module)
             self._no_bucket_reason = EagerReason.SLOWER_THAN_EAGER  # where no bucket was kept
         report.capture_seconds = time.perf_counter() - start
         return report
@@ -206,8 +210,24 @@ class MultimodalEncoderMixin(EncoderContract):
             if self._runner is not None:
                 self._runner.release()
                 self._no_bucket_reason = EagerReason.RELEASED
-            self._runner = self._report = None
+            self._runner = self._report = self._captured_weights = None
             self._packers.clear()
+
+    def recapture(self) -> TowerReport:
+        """Captures again after weights were rebound (values written in place need none).
+
+        Returns:
+            The report of the new capture, in the pool of the old one if the device is the same.
+
+        Raises:
+            RuntimeError: Nothing was captured before.
+        """
+        with self._lock:
+            if self._pool is None:
+                raise RuntimeError("nothing to capture again: capture_encoder_cuda_graphs() first")
+            device, backend = self._pool
+            self.release_encoder_cuda_graphs()
+            return self.capture_encoder_cuda_graphs(backend if device == self.device else None)
 
     # ---- encoding --------------------------------------------------------------------------
 
@@ -266,7 +286,7 @@ class MultimodalEncoderMixin(EncoderContract):
             Replays and eager steps, with their reasons.
         """
         with self._lock:
-            return self._packer(eager).plan(items)
+            return self._packer(self._why_eager(eager)).plan(items)
 
     def encoder_stats(self) -> EncoderStats:
         """A copy of the counters."""
@@ -277,19 +297,33 @@ class MultimodalEncoderMixin(EncoderContract):
     def _prunes(self) -> bool:
         return self._entry is not None and self._entry.prune_slower_than_eager
 
-    def _packer(self, eager: bool) -> Packer:
-        if eager not in self._packers:
-            graphs = self._runner is not None and not eager
-            report = self._report if graphs else None
-            self._packers[eager] = Packer(
-                self._runner.buckets if self._runner is not None and graphs else (),
+    def _why_eager(self, requested: bool) -> EagerReason | None:
+        """Why no graph may be used at all, if so."""
+        if requested:
+            return EagerReason.REQUESTED
+        if self._captured_weights is None or not self._captured_weights.moved():
+            return None
+        if EagerReason.WEIGHTS_MOVED not in self._packers:
+            logger.warning(
+                "encoder %r serves eagerly: weights were rebound after capture, and its graphs "
+                "read the old ones; call recapture()",
+                self.encoder_cuda_graph_modality,
+            )
+        return EagerReason.WEIGHTS_MOVED
+
+    def _packer(self, why_eager: EagerReason | None) -> Packer:
+        if why_eager not in self._packers:
+            runner = self._runner if why_eager is None else None
+            report = self._report if runner is not None else None
+            self._packers[why_eager] = Packer(
+                () if runner is None else runner.buckets,
                 cost=replay_times(report),
                 eager_cost=eager_times(report) if self._prunes else None,
                 enable_padding=self._entry is None or self._entry.enable_padding,
                 eager_token_budget=self._eager_token_budget,
-                no_bucket_reason=EagerReason.REQUESTED if eager else self._no_bucket_reason,
+                no_bucket_reason=why_eager or self._no_bucket_reason,
             )
-        return self._packers[eager]
+        return self._packers[why_eager]
 
     def _run_eager(self, step: Step, items: Sequence[EncoderItem], sinks: Tensors) -> None:
         num_tokens = step.load.num_tokens
@@ -301,17 +335,15 @@ class MultimodalEncoderMixin(EncoderContract):
 
     def _eager_metadata(self, segment_lengths: Sequence[int]) -> PackedAttnMetadata:
         own, count, longest = self.attn_metadata, len(segment_lengths), max(segment_lengths)
-        if own is not None and count <= own.max_segments:
+        attention = attention_for(self.device, self.dtype, captured=False)
+        if own is None or count > own.max_segments or own.cu_seqlens.device != self.device:
+            metadata = make_metadata(
+                attention, max_segments=count, max_segment_len=longest, device=self.device
+            )
+        else:
             # Exactly this layout: empty segments and a loose bound cost attention blocks.
             offsets = own.cu_seqlens[: count + 1]
-            metadata = PackedAttnMetadata(offsets, (), longest, own.attention)
-        else:
-            metadata = make_metadata(
-                attention_for(self.device, self.dtype, captured=False),
-                max_segments=count,
-                max_segment_len=longest,
-                device=self.device,
-            )
+            metadata = PackedAttnMetadata(offsets, (), longest, attention)
         metadata.refresh(segment_lengths)
         return metadata
 

@@ -238,7 +238,7 @@ class Fp32Constant(nn.Module):
     def _apply(self, fn: Any, recurse: bool = True) -> Fp32Constant:
         # Called by .to(): copy to the new device now, not inside a capture.
         device = fn(torch.empty(0)).device
-        if device.type != "meta":
+        if device.type != "meta" and device not in self._copies:  # graphs hold its address
             self._copies[device] = self._host.to(device)
         return super()._apply(fn, recurse)
 

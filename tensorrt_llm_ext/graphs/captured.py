@@ -1,0 +1,92 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""One captured bucket: its graph, the buffers it works on, and what can be checked about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+import torch
+
+from .adapter import Tensors
+from .backends import CapturedGraph
+
+M = TypeVar("M")
+
+
+class CaptureTimes(NamedTuple):
+    """Milliseconds that a bucket took."""
+
+    capture_ms: float
+    replay_ms: float
+    eager_ms: float
+
+
+def addresses_of(metadata: object, names: Sequence[str]) -> dict[str, int]:
+    """Device addresses of the tensors of metadata that captured kernels read.
+
+    Args:
+        metadata: What a provider built.
+        names: Its ``graph_critical_attrs``.
+
+    Returns:
+        Address by name.
+
+    Raises:
+        TypeError: An attribute is not a tensor.
+    """
+    addresses = {}
+    for name in names:
+        tensor = getattr(metadata, name)
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"graph-critical attribute {name!r} is {tensor!r}, not a tensor")
+        addresses[name] = tensor.data_ptr()
+    return addresses
+
+
+@dataclass
+class CapturedBucket(Generic[M]):
+    """A graph and its buffers.
+
+    Attributes:
+        graph: The recorded region.
+        body: The same region, not recorded, on the same buffers.
+        inputs: Static inputs by name, first rows of the arena: [rows, *shape], dtype of the spec.
+        outputs: Static outputs by name, likewise.
+        metadata: Refreshed in place before every replay.
+        addresses: Of the metadata's tensors, when it was captured.
+    """
+
+    graph: CapturedGraph
+    body: Callable[[], None]
+    inputs: Tensors
+    outputs: Tensors
+    metadata: M
+    addresses: dict[str, int]
+
+    def check_addresses(self) -> None:
+        """Raises RuntimeError when a refresh moved a tensor instead of writing into it."""
+        for name, now in addresses_of(self.metadata, list(self.addresses)).items():
+            if now != self.addresses[name]:
+                raise RuntimeError(
+                    f"metadata tensor {name!r} moved between capture and replay "
+                    f"({self.addresses[name]:#x} -> {now:#x}). The graph still reads the old "
+                    "one: refresh_in_place has to write into it, not rebind it."
+                )
+
+    def differs_from_eager(self) -> list[str]:
+        """Replays the layout of the capture on random inputs and runs the same uncaptured.
+
+        Returns:
+            Outputs that are not the same bits.
+        """
+        generator = torch.Generator(next(iter(self.inputs.values())).device).manual_seed(0)
+        for tensor in self.inputs.values():
+            if tensor.is_floating_point():
+                tensor.normal_(generator=generator)
+        self.graph.replay()
+        replayed = {name: tensor.clone() for name, tensor in self.outputs.items()}
+        self.body()
+        return [n for n, tensor in self.outputs.items() if not torch.equal(replayed[n], tensor)]
