@@ -172,6 +172,8 @@ def eager_times(report: TowerReport | None) -> Callable[[int], float] | None:
     for b in report.buckets:
         if b.eager_ms is not None:
             measured[b.num_tokens] = min(b.eager_ms, measured.get(b.num_tokens, b.eager_ms))
+    if not measured:
+        return None
     tokens, times = zip(*sorted(measured.items()), strict=True)
 
     def at(num_tokens: int) -> float:

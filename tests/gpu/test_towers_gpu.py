@@ -21,9 +21,7 @@ import pytest
 import torch
 import transformers
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from published_towers import (
+from .published_towers import (
     AUDIO,
     CUDA,
     VISION,

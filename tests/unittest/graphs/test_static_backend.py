@@ -81,10 +81,19 @@ def overwritten_view(x):
     return y + row
 
 
+def constants_after_dead_values(x):
+    for i in range(4):
+        dead = x * 100
+        del dead  # its id is free for the constant that comes next
+        x = x + torch.tensor([float(i)])
+    return x
+
+
 @pytest.mark.parametrize(
     "function",
     [
         in_place,
+        constants_after_dead_values,
         splits,
         attention,
         top_k,
@@ -239,6 +248,22 @@ def test_memory_of_dead_intermediates_goes_during_the_replay():
 def test_unsafe_operations_are_refused(function, what):
     with pytest.raises(CaptureUnsafeError, match=rf"{what}.*inside the captured region"):
         Case(function)
+
+
+def test_fused_attention_with_dropout_is_refused():
+    """Carries the tag for random numbers either way: the probability decides."""
+    fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    q, out = torch.randn(1, 1, 4, 8), torch.zeros(1, 1, 4, 8)
+    backend = StaticGraphBackend()
+    for kwargs in ({}, {"dropout_p": 0.0}):
+        backend.capture(
+            lambda kwargs=kwargs: out.copy_(fused(q, q, q, **kwargs)[0]), warmup_steps=0
+        )
+    for args, kwargs in (((0.5,), {}), ((), {"dropout_p": 0.5})):
+        with pytest.raises(CaptureUnsafeError, match="random"):
+            backend.capture(
+                lambda args=args, kwargs=kwargs: fused(q, q, q, *args, **kwargs), warmup_steps=0
+            )
 
 
 def test_refusal_leaves_no_mode_behind():

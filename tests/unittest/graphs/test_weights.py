@@ -1,0 +1,90 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""Weights after capture: values written in place are seen, rebound tensors are noticed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from .fakes import FakeTower, assert_outputs, captured_tower, make_item
+
+
+def rebind_data(tower: FakeTower) -> None:
+    tower.merger.weight.data = tower.merger.weight.data * 3
+
+
+def assign_state(tower: FakeTower) -> None:
+    state = {name: value * 2 for name, value in tower.state_dict().items()}
+    tower.load_state_dict(state, assign=True)
+
+
+def new_parameter(tower: FakeTower) -> None:
+    tower.embed.bias = torch.nn.Parameter(tower.embed.bias.detach() + 1)
+
+
+def remove_parameter(tower: FakeTower) -> None:
+    tower.qkv.bias = None
+
+
+REBOUND = [rebind_data, assign_state, new_parameter, remove_parameter]
+
+
+def test_in_place_updates_are_seen_by_a_replay():
+    tower, items = captured_tower(), [make_item((8, 4)), make_item((12,), tag=1)]
+    with torch.no_grad():
+        for parameter in tower.parameters():
+            parameter.mul_(1.5)
+    assert_outputs(tower, items, tower.encode(items))
+    assert tower.encoder_stats().eager == {}
+
+
+@pytest.mark.parametrize("rebind", REBOUND, ids=lambda f: f.__name__)
+def test_rebound_weights_are_never_stale(rebind, caplog):
+    tower, items = captured_tower(), [make_item((8, 4))]
+    tower.encode(items)
+    rebind(tower)
+    for _ in range(2):
+        if rebind is remove_parameter:
+            tower.encode(items)
+        else:
+            assert_outputs(tower, items, tower.encode(items))
+    assert tower.encoder_stats().eager == {"weights_moved": 2}
+    warnings = [r for r in caplog.records if "recapture()" in r.getMessage()]
+    assert len(warnings) == 1  # said once, counted each time
+
+
+@pytest.mark.parametrize("rebind", REBOUND[:3], ids=lambda f: f.__name__)
+def test_recapture_replays_the_new_weights(rebind):
+    tower, items = captured_tower(), [make_item((8, 4))]
+    first = tower.capture_encoder_cuda_graphs()
+    rebind(tower)
+    report = tower.recapture()
+    assert report is not first
+    assert [b.num_tokens for b in report.buckets] == [b.num_tokens for b in first.buckets]
+    assert_outputs(tower, items, tower.encode(items))
+    assert tower.encoder_stats().eager == {}
+
+
+def test_cast_there_and_back_counts_as_moved():
+    tower, items = captured_tower(), [make_item((8, 4))]
+    tower.double().float()  # the same values in new tensors
+    assert_outputs(tower, items, tower.encode(items))
+    assert tower.encoder_stats().eager == {"weights_moved": 1}
+    tower.recapture()
+    assert_outputs(tower, items, tower.encode(items))
+    assert tower.encoder_stats().eager == {"weights_moved": 1}
+
+
+def test_recapture_needs_a_capture():
+    tower = FakeTower()
+    with pytest.raises(RuntimeError, match=r"capture_encoder_cuda_graphs\(\) first"):
+        tower.recapture()
+
+
+def test_release_forgets_the_addresses():
+    tower = captured_tower()
+    tower.release_encoder_cuda_graphs()
+    rebind_data(tower)
+    tower.encode([make_item((8,))])
+    assert tower.encoder_stats().eager == {"released": 1}
