@@ -12,7 +12,6 @@ import datetime
 import json
 import os
 import statistics
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,10 @@ from typing import Any
 import pytest
 import torch
 import transformers
+
+from tensorrt_llm_ext import MultimodalConfig
+from tensorrt_llm_ext.graphs.layout import Replay
+from tensorrt_llm_ext.towers import load_tower
 
 from .published_towers import (
     AUDIO,
@@ -35,10 +38,6 @@ from .published_towers import (
     relative,
     vision_items,
 )
-
-from tensorrt_llm_ext import MultimodalConfig
-from tensorrt_llm_ext.graphs.layout import Replay
-from tensorrt_llm_ext.towers import load_tower
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
