@@ -132,26 +132,31 @@ def test_a_factory_has_to_make_a_tower() -> None:
 
 def run(code: str) -> str:
     root = str(Path(tensorrt_llm_ext.__file__).parents[1])
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root)
+    assert done.returncode == 0, done.stderr
     return done.stdout
 
 
+OTHERS = (
+    "PIL av click huggingface_hub jinja2 psutil rich safetensors sklearn tokenizers tqdm "
+    "transformers triton yaml"
+)
+
+
 def test_towers_need_torch_numpy_and_pydantic_only() -> None:
-    """Against what those three import themselves; also while a tower runs, graphs off."""
+    """Imported and run, graphs off, where nothing else that we use elsewhere can be imported.
+
+    Looking at sys.modules would not do: torch imports tqdm where there is one.
+    """
     code = (
-        "import sys, json, torch, numpy, pydantic, annotated_types\n"
-        "import torch._dynamo, torch.nn.attention.varlen\n"
-        "before = set(sys.modules)\n"
+        "import sys\n"
+        f"sys.modules.update(dict.fromkeys({OTHERS!r}.split()))\n"  # None: cannot be imported
+        "import torch\n"
         "import tensorrt_llm_ext.towers as towers\n"
         "vision = dict(depth=1, hidden_size=8, num_heads=1, intermediate_size=8,\n"
         "              out_hidden_size=8, patch_size=2)\n"
         "tower = towers.load_tower({'model_type': 'qwen3_vl', 'vision_config': vision})\n"
-        "tower.encode([{'pixel_values': torch.zeros(4, 24), 'grid_thw': (1, 2, 2)}])\n"
-        "new = {m.partition('.')[0] for m in set(sys.modules) - before}\n"
-        "print(json.dumps(sorted(new - set(sys.stdlib_module_names))))\n"
+        "item = {'pixel_values': torch.zeros(4, 24), 'grid_thw': (1, 2, 2)}\n"
+        "print(len(tower.encode([item])[0].features))\n"
     )
-    ours = set(json.loads(run(code)))
-    assert "tensorrt_llm_ext" in ours
-    assert ours <= {"tensorrt_llm_ext", "torch", "numpy", "pydantic", "pydantic_core"}, ours
+    assert run(code) == "1\n"
