@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensorrt_llm_ext.graphs import adapter as adapter_module
 from tensorrt_llm_ext.graphs.adapter import EncoderGraphTensorSpec
@@ -260,6 +261,23 @@ def test_read_joins_only_neighbours():
     sinks = {"features": torch.zeros(3, OUT), "tokens": torch.full((12, WIDTH), -1.0)}
     adapter.read(outputs, runs_of(items, (0, 2, 1), (0, 0, 1)), sinks)
     assert sinks["tokens"][:, 0].tolist() == [4, 5, 6, 7, -1, -1, -1, -1, 0, 1, 2, 3]
+
+
+class Copies(TorchDispatchMode):
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.ops.aten.copy_.default
+        return func(*args, **(kwargs or {}))
+
+
+def test_one_copy_per_run():
+    adapter = make_adapter()
+    items = [item((4,) * 8), item((4,) * 4, tag=1)]
+    inputs = adapter.allocate_inputs(64, CPU)
+    with Copies() as copies:
+        adapter.fill(inputs, items, runs_of(items, (0, 0, 8), (1, 1, 3)))
+    assert copies.count == 2 + 1  # rows of two runs, one layout
 
 
 def test_adapter_without_layout_inputs():

@@ -65,6 +65,12 @@ def test_memory_cap_drops_the_largest_first(cap, expected, caplog):
     assert_outputs(tower, items, tower.encode(items))
 
 
+def test_share_of_the_cap_saves_captures():
+    backend = SpyBackend(bytes_per_token=MIB)
+    capture(backend, max_graph_memory=64 * MIB)
+    assert backend.captured == [256, 192, 128, 64, 64]  # not one bucket less at a time
+
+
 def test_cap_that_holds_only_the_smallest_is_used():
     """Memory that does not grow with the bucket makes the share an under-estimate."""
 
