@@ -23,6 +23,7 @@ from ..graphs.layout import EncoderItem
 from ..ops.attention import PackedAttnMetadata, attention_for
 from .audio_adapter import ChunkedAudioIOAdapter, ChunkGeometry, halved
 from .checkpoint import DiskTensors, disk_tensors_of, parse_section
+from .items import check_float_tensor, check_keys
 from .mixin import MultimodalEncoderMixin
 from .output import ItemOutput
 from .packed_vit import ACTIVATIONS, Fp32Constant, PackedBlock, PackedViTConfig
@@ -63,28 +64,21 @@ class Qwen3AudioTower(MultimodalEncoderMixin, nn.Module):
     An item is ``{"input_features": float [mel, frames]}`` with any positive number of frames; its
     output has ``features`` [tokens, O]. A clip comes out as it would alone, whatever its batch
     mates.
+
+    Attributes:
+        mask_short_clips: See ``ChunkGeometry``.
+        disk_renames: What else is called otherwise on disk, see ``checkpoint.disk_tensors_of``.
     """
 
     encoder_cuda_graph_modality = "audio"
+    mask_short_clips = True
+    disk_renames: Mapping[str, str] = {}
 
-    def __init__(
-        self,
-        config: Qwen3AudioConfig,
-        *,
-        mask_short_clips: bool = True,
-        disk_names: Mapping[str, str] | None = None,
-    ) -> None:
-        """Makes the modules; weights come from ``load_tower``.
-
-        Args:
-            config: Sizes.
-            mask_short_clips: See ``ChunkGeometry``.
-            disk_names: More patterns of ``checkpoint.disk_tensors_of``.
-        """
+    def __init__(self, config: Qwen3AudioConfig) -> None:
+        """Makes the modules; weights come from ``load_tower``."""
         super().__init__()
         self.config = config
-        self.geometry = config.geometry(mask_short_clips=mask_short_clips)
-        self._disk_names = disk_names or {}
+        self.geometry = config.geometry(mask_short_clips=self.mask_short_clips)
         width, channels = config.d_model, config.downsample_hidden_size
         self.conv2d1 = nn.Conv2d(1, channels, 3, 2, padding=1)
         self.conv2d2 = nn.Conv2d(channels, channels, 3, 2, padding=1)
@@ -122,7 +116,7 @@ class Qwen3AudioTower(MultimodalEncoderMixin, nn.Module):
                 layer + r"norm1\.": r"layers.\1.self_attn_layer_norm.",
                 layer + r"norm2\.": r"layers.\1.final_layer_norm.",
                 layer + r"mlp\.linear_(fc\d)\.": r"layers.\1.\2.",
-                **self._disk_names,
+                **self.disk_renames,
             },
         )
 
@@ -138,12 +132,9 @@ class Qwen3AudioTower(MultimodalEncoderMixin, nn.Module):
 
     def pack_item(self, item: Mapping[str, Any]) -> EncoderItem:
         """See the class and the mixin."""
-        if set(item) != {"input_features"}:
-            raise ValueError(f"keys are {sorted(item)}; expected ['input_features']")
+        check_keys(item, "input_features")
         features, mel = item["input_features"], self.config.num_mel_bins
-        if not isinstance(features, torch.Tensor) or not features.is_floating_point():
-            kind = getattr(features, "dtype", type(features).__name__)
-            raise ValueError(f"input_features is {kind}; expected a floating-point tensor")
+        check_float_tensor("input_features", features)
         if features.dim() != 2 or features.shape[0] != mel or features.shape[1] < 1:
             raise ValueError(
                 f"input_features is {list(features.shape)}; expected [{mel}, frames] with at "
@@ -198,6 +189,20 @@ class Qwen3AudioTower(MultimodalEncoderMixin, nn.Module):
         return ItemOutput(features=tensors["features"][:num_tokens])
 
 
+class Qwen3ASRAudioTower(Qwen3AudioTower):
+    """The same tower in Qwen3-ASR, where every clip is filled up with silence to whole chunks.
+
+    The projection is a module of its own on disk.
+    """
+
+    mask_short_clips = False
+    disk_renames = {  # noqa: RUF012
+        r"^(?!proj)": "audio_tower.",
+        r"^proj(\d)\.": r"multi_modal_projector.linear_\1.",
+    }
+    disk_ignored = {r"language_model\..*": None}  # noqa: RUF012
+
+
 def sinusoids(length: int, width: int) -> torch.Tensor:
     """Sine and cosine positions, timescales 1 to 10000 in geometric steps.
 
@@ -220,3 +225,8 @@ def sinusoids(length: int, width: int) -> torch.Tensor:
 def _qwen3_omni_audio(config: Mapping[str, Any]) -> Qwen3AudioTower:
     path = ("thinker_config",) * ("thinker_config" in config)
     return Qwen3AudioTower(parse_section(Qwen3AudioConfig, config, *path, "audio_config"))
+
+
+@register_tower("qwen3_asr", modality="audio", prefixes=("model.",))
+def _qwen3_asr_audio(config: Mapping[str, Any]) -> Qwen3ASRAudioTower:
+    return Qwen3ASRAudioTower(parse_section(Qwen3AudioConfig, config, "audio_config"))

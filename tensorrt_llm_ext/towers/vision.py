@@ -22,6 +22,7 @@ from ..graphs.layout import EncoderItem
 from ..ops.attention import PackedAttnMetadata, attention_for
 from .checkpoint import DiskTensor, DiskTensors, disk_tensors_of
 from .grid import patch_positions, position_taps
+from .items import check_float_tensor, check_keys
 from .mixin import MultimodalEncoderMixin
 from .output import ItemOutput
 from .packed_vit import AxialRope, PackedBlock, PackedViTConfig
@@ -294,9 +295,7 @@ def checked_grid_item(
     Raises:
         ValueError: Something is missing, of the wrong kind or shape.
     """
-    if not isinstance(item, Mapping) or set(item) != {"pixel_values", "grid_thw"}:
-        found = list(item) if isinstance(item, Mapping) else f"those of a {type(item).__name__}"
-        raise ValueError(f"keys are {found}; expected ['grid_thw', 'pixel_values']")
+    check_keys(item, "pixel_values", "grid_thw")
     pixels, merge = item["pixel_values"], config.spatial_merge_size
     grid = item["grid_thw"]
     if isinstance(grid, (torch.Tensor, np.ndarray)):
@@ -308,9 +307,7 @@ def checked_grid_item(
     t, h, w = map(int, grid)
     if h % merge or w % merge:
         raise ValueError(f"grid_thw is {(t, h, w)}: h and w have to be multiples of {merge}")
-    if not isinstance(pixels, torch.Tensor) or not pixels.is_floating_point():
-        kind = pixels.dtype if isinstance(pixels, torch.Tensor) else f"a {type(pixels).__name__}"
-        raise ValueError(f"pixel_values is {kind}; expected a floating-point tensor")
+    check_float_tensor("pixel_values", pixels)
     if tuple(pixels.shape) != (t * h * w, config.patch_dim):
         raise ValueError(
             f"pixel_values is {list(pixels.shape)}; grid {(t, h, w)} needs "

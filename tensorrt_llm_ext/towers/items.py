@@ -1,0 +1,24 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""Checks that the items of all towers share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+
+def check_keys(item: Any, *expected: str) -> None:
+    """Raises ValueError unless an item is a mapping with exactly these keys."""
+    if not isinstance(item, Mapping) or set(item) != set(expected):
+        found = list(item) if isinstance(item, Mapping) else f"those of a {type(item).__name__}"
+        raise ValueError(f"keys are {found}; expected {sorted(expected)}")
+
+
+def check_float_tensor(name: str, value: Any) -> None:
+    """Raises ValueError unless a value is a floating-point tensor, of any shape and dtype."""
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        kind = value.dtype if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
+        raise ValueError(f"{name} is {kind}; expected a floating-point tensor")
