@@ -119,6 +119,7 @@ def test_bf16_error_is_no_larger_than_transformers(
             outputs = [[o.features, *o.deepstack] for o in tower.encode(pixels, eager=eager)]
             assert outputs[0][0].dtype == torch.bfloat16
             ours[name].append(total_error(outputs, expected))
+        assert tower.encoder_stats().replays == {"256x8": 1}
     for name, errors in ours.items():
         ratio = statistics.median(errors) / statistics.median(theirs)
         assert ratio <= 1.05, f"{name}: {errors} against {theirs}"
