@@ -50,6 +50,10 @@ class GraphBackend(Protocol):
         """Exclusive use of the pool, ordered after whoever used it before. Re-entrant."""
         ...
 
+    def run(self, body: Callable[[], object]) -> None:
+        """Runs the body once, where captures run."""
+        ...
+
     def capture(self, body: Callable[[], None], *, warmup_steps: int) -> CapturedGraph:
         """Runs the body ``warmup_steps`` times, then records it once."""
         ...
@@ -67,6 +71,44 @@ class GraphBackend(Protocol):
         ...
 
 
+class StreamOrder:
+    """Exclusive use of buffers on a CUDA device, ordered after the stream that used them before."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Nobody has used them yet."""
+        self.device = device
+        self._lock = threading.RLock()
+        self._last_stream: torch.cuda.Stream | None = None
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[None]:
+        """Work of the current stream waits for that of the last; re-entrant."""
+        with self._lock:
+            if self.device.type != "cuda":
+                yield
+                return
+            with torch.cuda.device(self.device):
+                current = torch.cuda.current_stream(self.device)
+                if self._last_stream is not None and self._last_stream != current:
+                    current.wait_stream(self._last_stream)
+                self._last_stream = current
+                yield
+
+
+class _PooledGraph:
+    """A CUDA graph that its backend counts as alive until it is reset."""
+
+    def __init__(self, graph: torch.cuda.CUDAGraph, alive: set[_PooledGraph]) -> None:
+        self.replay = graph.replay
+        self._graph = graph
+        self._alive = alive
+        alive.add(self)
+
+    def reset(self) -> None:
+        self._alive.discard(self)
+        self._graph.reset()
+
+
 class CudaGraphBackend:
     """CUDA graphs in one private pool."""
 
@@ -76,27 +118,35 @@ class CudaGraphBackend:
     def __init__(self, device: torch.device) -> None:
         """Opens a pool on a CUDA device."""
         self._device = device
+        self._order = StreamOrder(device)
         self._stream = _capture_stream(device)
+        self._alive: set[_PooledGraph] = set()
         # Explicit, because a failed capture without one cannot name its pool.
         self._pool = torch.cuda.graph_pool_handle()
-        self._lock = threading.RLock()
-        self._last_stream: torch.cuda.Stream | None = None
 
-    @contextlib.contextmanager
-    def session(self) -> Iterator[None]:
+    def session(self) -> contextlib.AbstractContextManager[None]:
         """See the protocol. Two replays from one pool at once corrupt each other."""
-        with self._lock, torch.cuda.device(self._device):
+        return self._order.session()
+
+    def run(self, body: Callable[[], object]) -> None:
+        """See the protocol."""
+        with self.session():
             current = torch.cuda.current_stream(self._device)
-            if self._last_stream is not None and self._last_stream != current:
-                current.wait_stream(self._last_stream)
-            self._last_stream = current
-            yield
+            self._stream.wait_stream(current)
+            with torch.cuda.stream(self._stream):
+                body()
+            current.wait_stream(self._stream)
 
     def capture(self, body: Callable[[], None], *, warmup_steps: int) -> CapturedGraph:
-        """See the protocol. Host reads in the body are errors in the warm-up already."""
+        """See the protocol. Host reads in the body are errors in the warm-up already.
+
+        Nothing else in the process may synchronise meanwhile: it would be an error there.
+        """
         graph = torch.cuda.CUDAGraph()
-        current = torch.cuda.current_stream(self._device)
         with self.session(), _quiet_gc():
+            if not self._alive:
+                self._pool = torch.cuda.graph_pool_handle()  # a pool dies with its last graph
+            current = torch.cuda.current_stream(self._device)
             self._stream.wait_stream(current)
             with torch.cuda.stream(self._stream):
                 with _host_reads_are_errors():
@@ -106,29 +156,35 @@ class CudaGraphBackend:
                 # Not torch.cuda.graph(): after a failure it leaves its stream current, and it
                 # empties the allocator's cache around every capture.
                 graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+                ended = False
                 try:
                     with _host_reads_are_errors():
                         body()
+                    ended = True
+                    graph.capture_end()
                 except BaseException:
-                    self._abandon(graph)
+                    self._abandon(graph, ended=ended)
                     raise
-                graph.capture_end()
             current.wait_stream(self._stream)
-        return graph
+        return _PooledGraph(graph, self._alive)
 
-    def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:
+    def _abandon(self, graph: torch.cuda.CUDAGraph, *, ended: bool) -> None:
         """Ends a capture that failed.
 
         When CUDA itself invalidated it (a synchronisation nobody caught), ``capture_end`` raises
         before torch has tidied up: allocations would still go to the pool, the cache could never
         be emptied, and the random generator would count as captured. (torch 2.11, 2.13)
         """
-        try:
-            graph.capture_end()
-        except RuntimeError:  # says no more than the cause that is on its way up
-            index = (
-                torch.cuda.current_device() if self._device.index is None else self._device.index
-            )
+        if not ended:
+            try:
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
+                    graph.capture_end()
+            except RuntimeError:  # says no more than the cause that is on its way up
+                ended = True
+        if ended:
+            index = self._device.index
+            index = torch.cuda.current_device() if index is None else index
             torch._C._cuda_endAllocateToPool(index, self._pool)
             torch._C._cuda_releasePool(index, self._pool)
             generator = torch.cuda.default_generators[index]

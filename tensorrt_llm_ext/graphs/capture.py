@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,8 +33,8 @@ def capture_within_limits(
 ) -> None:
     """Captures buckets, drops what the limits rule out, and writes the report.
 
-    A set that takes more than ``max_graph_memory`` is released and captured again without its
-    largest buckets, which cost most of the memory and gain least from a graph.
+    A set that takes more than ``max_graph_memory``, or whose largest bucket loses to the eager run,
+    is released and captured again without: memory goes with the largest bucket.
 
     Args:
         runner: Runner without graphs.
@@ -47,47 +48,44 @@ def capture_within_limits(
         CaptureError: A bucket failed, or not even the smallest fits the cap.
     """
     cap = memory_cap(config.max_graph_memory, device)
+    if backend.accelerated:
+        # Kernels and workspaces that a first run loads for good are not the graphs' memory. What
+        # fails here fails in the capture, which says where.
+        with contextlib.suppress(RuntimeError, ValueError):
+            runner.rehearse(max(buckets))
     before = backend.memory_in_use()
     remaining = sorted(buckets)
-    dropped: list[tuple[Bucket, str]] = []
+    out: list[BucketReport] = []
+    judged = False
     while True:
         times = _capture_all(runner, remaining, report.modality)
         taken = _taken(runner, backend, before)
-        if cap is None or taken <= cap:
-            break
-        runner.release()
-        # Memory goes with the largest bucket: keep those within the cap's share of it, and try
-        # the smallest in any case.
-        limit = remaining[-1].num_tokens * cap / taken
-        keep = [b for b in remaining[:-1] if b.num_tokens <= limit] or remaining[:-1][:1]
-        dropped += [(b, f"max_graph_memory of {cap:,} bytes") for b in remaining[len(keep) :]]
-        if not keep:
-            report.buckets = [_line(b, None, reason) for b, reason in sorted(dropped)]
-            raise CaptureError(
-                f"max_graph_memory of {cap:,} bytes is too little for any bucket: the smallest, "
-                f"{remaining[0].label}, took {taken:,}"
-            )
-        remaining = keep
-    lines = [_line(bucket, None, reason) for bucket, reason in dropped]
-    for bucket, t in times.items():
-        if config.self_check and (wrong := runner.self_check(bucket)):
-            logger.error(
-                "encoder %s: bucket %s is dropped: a replay does not equal the eager run in %s",
-                report.modality,
-                bucket.label,
-                ", ".join(wrong),
-            )
-            runner.drop(bucket)
-            lines.append(_line(bucket, t, f"self-check failed: {', '.join(wrong)}", kept=False))
+        if cap is not None and taken > cap:
+            runner.release()
+            keep = _within(cap / taken, remaining)
+            reason = f"max_graph_memory of {cap:,} bytes"
+            out += [_line(b, None, reason) for b in remaining[len(keep) :]]
+            if not keep:
+                report.buckets = _sorted(out)
+                raise CaptureError(
+                    f"{reason} is too little for any bucket: the smallest, {remaining[0].label}, "
+                    f"took {taken:,}"
+                )
+            remaining = keep
             continue
-        slower = t.replay_ms >= t.eager_ms and backend.accelerated
-        if slower and config.prune_slower_than_eager:
+        losers = {} if judged else _losers(runner, times, config, report.modality)
+        judged = True
+        out += [_line(b, times[b], reason, kept=False) for b, reason in losers.items()]
+        keep = [b for b in remaining if b not in losers]
+        if keep and keep[-1].num_tokens < remaining[-1].num_tokens:
+            runner.release()  # memory goes with the largest bucket
+            remaining = keep
+            continue
+        for bucket in losers:
             runner.drop(bucket)
-            lines.append(_line(bucket, t, "slower than eager", kept=False))
-        else:
-            lines.append(_line(bucket, t, "slower than eager, kept as asked" if slower else "ok"))
-    report.buckets = sorted(lines, key=lambda b: (b.num_tokens, b.max_segments))
-    if not runner.buckets:
+        break
+    report.buckets = _sorted([*out, *(_line(b, times[b], _verdict(times[b])) for b in keep)])
+    if not keep:
         runner.release()
         report.status, report.reason = "eager", "every bucket was dropped, see their reasons"
     report.graph_memory_bytes = _taken(runner, backend, before)
@@ -95,6 +93,42 @@ def capture_within_limits(
         if not line.kept:
             label = f"{line.num_tokens}x{line.max_segments}"
             logger.info("encoder %s: bucket %s dropped: %s", report.modality, label, line.reason)
+
+
+def _within(share: float, buckets: Sequence[Bucket]) -> list[Bucket]:
+    """Buckets up to a share of the largest, which their memory goes with; one is tried anyway."""
+    limit = buckets[-1].num_tokens * share
+    return [b for b in buckets[:-1] if b.num_tokens <= limit] or list(buckets[:-1][:1])
+
+
+def _losers(
+    runner: MultimodalEncoderGraphRunner[Any],
+    times: Mapping[Bucket, CaptureTimes],
+    config: MultimodalEncoderCudaGraphConfig,
+    modality: str,
+) -> dict[Bucket, str]:
+    """Buckets that must not be used, and why."""
+    losers = {}
+    for bucket, t in times.items():
+        if config.self_check and (wrong := runner.self_check(bucket)):
+            losers[bucket] = f"self-check failed: {', '.join(wrong)}"
+            logger.error(
+                "encoder %s: bucket %s is dropped: a replay does not equal the eager run in %s",
+                modality,
+                bucket.label,
+                ", ".join(wrong),
+            )
+        elif config.prune_slower_than_eager and t.slower_than_eager:
+            losers[bucket] = "slower than eager"
+    return losers
+
+
+def _verdict(times: CaptureTimes) -> str:
+    return "slower than eager, kept as asked" if times.slower_than_eager else "ok"
+
+
+def _sorted(lines: Sequence[BucketReport]) -> list[BucketReport]:
+    return sorted(lines, key=lambda b: (b.num_tokens, b.max_segments))
 
 
 def _taken(runner: MultimodalEncoderGraphRunner[Any], backend: GraphBackend, before: int) -> int:

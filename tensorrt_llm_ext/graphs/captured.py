@@ -16,12 +16,29 @@ from .backends import CapturedGraph
 M = TypeVar("M")
 
 
+WORTH_EAGER = 0.98
+"""Eager has to be faster by this factor to be chosen: its times depend on how busy the host is."""
+
+
 class CaptureTimes(NamedTuple):
-    """Milliseconds that a bucket took."""
+    """Milliseconds that a bucket took.
+
+    Attributes:
+        capture_ms: Warm-up and capture.
+        replay_ms: A replay of the full bucket.
+        eager_ms: An eager run of the same layout.
+        accelerated: Whether the comparison means anything.
+    """
 
     capture_ms: float
     replay_ms: float
     eager_ms: float
+    accelerated: bool = True
+
+    @property
+    def slower_than_eager(self) -> bool:
+        """Whether the graph is not worth having."""
+        return self.accelerated and self.eager_ms < WORTH_EAGER * self.replay_ms
 
 
 def addresses_of(metadata: object, names: Sequence[str]) -> dict[str, int]:

@@ -105,5 +105,12 @@ def setup_mm_encoder_cuda_graphs(
     if not config.encoder_cuda_graph:
         return [tower.capture_encoder_cuda_graphs() for tower in towers.values()]
     devices = {tower.device for tower in towers.values()}
-    backends = {device: graph_backend_for(device) for device in devices}
-    return [t.capture_encoder_cuda_graphs(backends[t.device]) for t in towers.values()]
+    shared = {device: graph_backend_for(device) for device in devices}
+    reports = []
+    for modality, tower in towers.items():
+        entry = config.encoder_cuda_graph.get(modality)
+        # One with a cap may be captured more than once, and memory comes back from a pool only
+        # when all of its graphs are gone: it gets a pool of its own.
+        capped = entry is not None and entry.max_graph_memory is not None
+        reports.append(tower.capture_encoder_cuda_graphs(None if capped else shared[tower.device]))
+    return reports

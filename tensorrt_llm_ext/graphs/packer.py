@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 from .buckets import Bucket, EagerReason, Load
 from .cache import BoundedLRU
+from .captured import WORTH_EAGER
 from .layout import Eager, Replay, SegmentRun, Step
 
 # Without measurements a replay costs its tokens plus this many, so that one larger replay beats
 # two smaller ones of the same total.
 _TOKENS_PER_REPLAY = 256
 _CACHED_PLANS = 256
-_WORTH_EAGER = 0.98  # eager times depend on how busy the host is, replay times do not
 
 
 class _Segment(NamedTuple):
@@ -97,17 +97,18 @@ class Packer:
             else:
                 steps.append(Replay(*_runs(group), bucket))
         plan = (*steps, *self._eager_steps(leftovers))
-        eager = self._eager_steps([(s, EagerReason.SLOWER_THAN_EAGER) for s in segments])
-        return eager if self._time(eager) < _WORTH_EAGER * self._time(plan) else plan
-
-    def _time(self, steps: Sequence[Step]) -> float:
         if self._eager_cost is None:
-            return 0.0
+            return plan
+        eager = self._eager_steps([(s, EagerReason.SLOWER_THAN_EAGER) for s in segments])
+        cheaper = self._time(eager, self._eager_cost) < WORTH_EAGER * self._time(
+            plan, self._eager_cost
+        )
+        return eager if cheaper else plan
+
+    def _time(self, steps: Sequence[Step], eager_cost: Callable[[int], float]) -> float:
         return sum(
-            self._cost[step.bucket]
-            if isinstance(step, Replay)
-            else self._eager_cost(step.load.num_tokens)
-            for step in steps
+            self._cost[s.bucket] if isinstance(s, Replay) else eager_cost(s.load.num_tokens)
+            for s in steps
         )
 
     def _cut(

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, Field
@@ -21,6 +23,9 @@ class BucketReport(BaseModel):
     capture_ms: float | None = Field(None, description="Warm-up and capture, milliseconds.")
     replay_ms: float | None = Field(None, description="Median replay of a full bucket.")
     eager_ms: float | None = Field(None, description="Median eager run of the same full bucket.")
+    memory_bytes: int | None = Field(
+        None, description="Device memory that its capture added, largest first; None: not measured."
+    )
     kept: bool = Field(description="Whether requests can replay it.")
     reason: str = Field(description="Why it was kept or dropped.")
 
@@ -88,6 +93,23 @@ class StartupReport(BaseModel):
         default_factory=dict, description="Seconds per phase, in the order they ran."
     )
     notices: list[str] = Field(default_factory=list, description="Keys accepted without effect.")
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Writes the report as one HTML page that needs nothing else.
+
+        Args:
+            path: File to write, ``report.html`` for example; replaced if it is there.
+
+        Raises:
+            ValueError: The name does not end in ``.html``.
+            OSError: The file cannot be written.
+        """
+        target = Path(path)
+        if target.suffix != ".html":
+            raise ValueError(f"{target} is to be an HTML page: give it a name that ends in .html")
+        from .report_html import page
+
+        target.write_text(page(self), encoding="utf-8")
 
     def render(self) -> str:
         """The report as text for a terminal."""

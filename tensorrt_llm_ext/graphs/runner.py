@@ -108,12 +108,18 @@ class MultimodalEncoderGraphRunner(Generic[M]):
                     times = self._capture_one(bucket)
             except Exception as error:  # whatever the encoder raises must not take the engine down
                 self.release()
-                cause = error.__context__ if "previous error during capture" in str(error) else None
                 raise CaptureError(
-                    f"capture of bucket {bucket.label} failed: "
-                    f"{type(cause or error).__name__}: {cause or error}"
+                    f"capture of bucket {bucket.label} failed: {type(error).__name__}: {error}"
                 ) from error
             yield bucket, times
+
+    def rehearse(self, bucket: Bucket) -> None:
+        """Runs a bucket once without capture or static buffers, so that libraries are loaded."""
+        inputs = self._adapter.allocate_inputs(bucket.num_tokens, self._device)
+        metadata = self._provider.build(bucket, self._adapter.num_segment_slots(bucket))
+        self._provider.refresh_in_place(metadata, self._adapter.pad(bucket, _full(bucket)))
+        with plain_mode(self._device):
+            self._backend.run(lambda: self._encoder_fn(inputs, metadata))
 
     def _capture_one(self, bucket: Bucket) -> CaptureTimes:
         start = time.perf_counter()
@@ -141,12 +147,13 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         self._captured[bucket] = CapturedBucket(graph, body, inputs, outputs, metadata, addresses)
         capture_ms = (time.perf_counter() - start) * 1e3
         repeats = _TIMED_RUNS if self._backend.accelerated else 1
-        graph.replay()  # the first one uploads the graph
+        if self._backend.accelerated:
+            graph.replay()  # the first one uploads the graph
         replay_ms = self._backend.time_ms(graph.replay, repeats=repeats)
         eager_ms = self._backend.time_ms(
             lambda: self._encoder_fn(inputs, self._eager_metadata(full)), repeats=repeats
         )
-        return CaptureTimes(capture_ms, replay_ms, eager_ms)
+        return CaptureTimes(capture_ms, replay_ms, eager_ms, self._backend.accelerated)
 
     def self_check(self, bucket: Bucket) -> list[str]:
         """Outputs of a bucket whose replay on random inputs is not the eager run's, bit for bit."""

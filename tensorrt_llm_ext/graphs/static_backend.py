@@ -178,6 +178,11 @@ class StaticGraphBackend:
         with self._lock:
             yield
 
+    def run(self, body: Callable[[], object]) -> None:
+        """See the protocol."""
+        with self.session():
+            body()
+
     def capture(self, body: Callable[[], None], *, warmup_steps: int) -> CapturedGraph:
         """See the protocol.
 

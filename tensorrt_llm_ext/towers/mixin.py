@@ -8,6 +8,7 @@ padding, packing, counters and teardown come from here.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 
 from ..graphs.adapter import EncoderGraphIOAdapter, Tensors
-from ..graphs.backends import GraphBackend, graph_backend_for, plain_mode
+from ..graphs.backends import GraphBackend, StreamOrder, graph_backend_for, plain_mode
 from ..graphs.buckets import Bucket, EagerReason
 from ..graphs.capture import capture_within_limits, eager_times, replay_times
 from ..graphs.layout import Eager, EncoderItem, Replay, Step
@@ -59,6 +60,7 @@ class MultimodalEncoderMixin(EncoderContract):
         self._captured_weights: WeightAddresses | None = None
         self._stats = EncoderStats()
         self._lock = threading.RLock()
+        self._order: StreamOrder | None = None
 
     # ---- lifecycle -------------------------------------------------------------------------
 
@@ -84,18 +86,19 @@ class MultimodalEncoderMixin(EncoderContract):
             RuntimeError: Graphs are captured already, for another configuration.
         """
         entry = (config.encoder_cuda_graph or {}).get(self.encoder_cuda_graph_modality)
-        if self._runner is not None:
-            if (entry, max_num_tokens) == (self._entry, self._token_budget):
-                return
-            raise RuntimeError(
-                "encoder graphs are captured already; call release_encoder_cuda_graphs() before "
-                "another configuration"
-            )
-        self._entry = entry
-        self._token_budget = max_num_tokens
-        self._report = None
-        self._no_bucket_reason = EagerReason.OFF
-        self._packers.clear()
+        with self._lock:
+            if self._runner is not None:
+                if (entry, max_num_tokens) == (self._entry, self._token_budget):
+                    return
+                raise RuntimeError(
+                    "encoder graphs are captured already; call release_encoder_cuda_graphs() "
+                    "before another configuration"
+                )
+            self._entry = entry
+            self._token_budget = max_num_tokens
+            self._report = None
+            self._no_bucket_reason = EagerReason.OFF
+            self._packers.clear()
 
     def setup_attn_metadata(
         self, max_num_tokens: int, attention_metadata_capacity: Mapping[str, int] | None = None
@@ -109,15 +112,16 @@ class MultimodalEncoderMixin(EncoderContract):
                 default as many as the budget can hold.
         """
         capacity = (attention_metadata_capacity or {}).get("attention", max_num_tokens)
-        with torch.inference_mode(False):  # else it could not be written outside of it
+        # Tensors made in inference mode could not be written outside of it.
+        with self._lock, torch.inference_mode(False):
             self.attn_metadata = make_metadata(
                 attention_for(self.device, self.dtype, captured=False),
                 max_segments=capacity,
                 max_segment_len=max_num_tokens,
                 device=self.device,
             )
-        self._eager_token_budget = max_num_tokens
-        self._packers.clear()
+            self._eager_token_budget = max_num_tokens
+            self._packers.clear()
 
     def planned_buckets(self) -> tuple[Bucket, ...]:
         """Shapes that a capture would take, ascending; none without a configuration.
@@ -241,6 +245,8 @@ class MultimodalEncoderMixin(EncoderContract):
                 work.
             eager: Leave the graphs aside (counted as ``requested``).
 
+        Pinned host tensors are copied asynchronously: wait for the device before writing to them.
+
         Returns:
             An output per item. The tensors are the caller's own: no later call changes them.
 
@@ -253,7 +259,7 @@ class MultimodalEncoderMixin(EncoderContract):
                 packed.append(self.pack_item(item))
             except ValueError as error:
                 raise ValueError(f"item {index}: {error}") from None
-        with self._lock, plain_mode(self.device):
+        with self._lock, self._ordered(), plain_mode(self.device):
             steps = self.plan([item.segment_lengths for item in packed], eager=eager)
             specs = self._adapter.output_specs
             lengths = [item.num_tokens for item in packed]
@@ -274,6 +280,12 @@ class MultimodalEncoderMixin(EncoderContract):
             self.make_output(item, {name: parts[i] for name, parts in split.items()})
             for i, item in enumerate(packed)
         ]
+
+    def _ordered(self) -> contextlib.AbstractContextManager[None]:
+        """Eager runs share offsets and cached layouts too, whatever stream the caller is on."""
+        if self._order is None or self._order.device != self.device:
+            self._order = StreamOrder(self.device)
+        return self._order.session()
 
     def plan(self, items: Sequence[Sequence[int]], *, eager: bool = False) -> tuple[Step, ...]:
         """The steps that ``encode`` would take.
