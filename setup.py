@@ -68,6 +68,7 @@ setup(
         "pyyaml",
         "rich",
         "safetensors",
+        "scipy>=1.11",
         "torch>=2.11",
         "tqdm",
         "transformers>=5.17",

@@ -223,6 +223,6 @@ def build_model(
         config["audio_config"] = family.audio
     model: Any = getattr(hf, family.model)(getattr(hf, family.config)(**family.wrap(config)))
     model.generation_config = hf.GenerationConfig(
-        bos_token_id=pad, eos_token_id=sorted({end, pad}), pad_token_id=pad, do_sample=False
+        bos_token_id=pad, eos_token_id=[end, pad], pad_token_id=pad, do_sample=False
     )
     return model.eval()

@@ -14,7 +14,11 @@ from ..graphs.report import EncoderStats, KvCacheReport, StartupReport, TowerRep
 from ..llmapi.llm_args import LlmArgs
 from ..llmapi.sampling_params import SamplingParams
 from ..towers import load_tower, modalities_of, setup_mm_encoder_cuda_graphs
+from ..towers.checkpoint import read_config
 from . import kv_cache, loading
+from .encoders import Encoders
+from .errors import EncoderOnlyError
+from .families import family_of
 from .generation import Generator
 from .media_inputs import MediaInputs
 from .prompts import PromptBuilder
@@ -44,6 +48,8 @@ class TorchEngine:
         self._tower_reports: list[TowerReport] = []
         self._notices: list[str] = list(args.notices)
         self._loop: StepLoop | None = None
+        self._encoders: Encoders | None = None
+        self.kv_report: KvCacheReport | None = None
         with ExitStack() as on_failure:
             # A half-built engine must not keep graphs, or their memory, alive.
             on_failure.callback(self.shutdown)
@@ -62,10 +68,12 @@ class TorchEngine:
             self.device = loading.resolve_device(self.args.device)
             refuse_impossible(self.args.multimodal_config, type(self), self.device)
             self._folder = loading.check_folder(self.args.model)
-            self._config = loading.load_config(
-                self._folder, trust_remote_code=self.args.trust_remote_code
-            )
-            self.dtype = loading.resolve_dtype(self.args.dtype, self._config)
+            self._family = family_of(read_config(self._folder)["model_type"])
+            if not self.args.mm_encoder_only:
+                self._config = loading.load_config(
+                    self._folder, trust_remote_code=self.args.trust_remote_code
+                )
+            self.dtype = loading.resolve_dtype(self.args.dtype, self._folder)
 
     def _load_weights(self) -> None:
         with self._phase("load weights"):
@@ -73,28 +81,26 @@ class TorchEngine:
                 self._towers[modality] = load_tower(
                     self._folder, modality=modality, device=self.device, dtype=self.dtype
                 )
-            if "image" not in self._towers:
-                raise ValueError(
-                    f"{self._folder} has no image encoder (found: "
-                    f"{sorted(self._towers) or 'none'}); the torch "
-                    "engine serves Qwen3-VL models"
-                )
-            image = self._towers["image"]
+            media = MediaInputs(
+                self._folder,
+                self._family.style,
+                towers=self._towers,
+                default_fps=self._family.default_fps,
+            )
+            self._encoders = Encoders(media, {m: t.encode for m, t in self._towers.items()})
+            if self.args.mm_encoder_only:
+                return
             self._loaded = loading.load_language_model(
                 self._folder,
                 self._config,
-                visual=loading.EncodedFeatures(
-                    image.out_hidden_size, image.spatial_merge_size, image.dtype
-                ),
+                family=self._family,
+                stand_ins=loading.stand_ins(self._towers),
+                dtype=self.dtype,
                 device=self.device,
                 tokenizer=self.args.tokenizer,
                 trust_remote_code=self.args.trust_remote_code,
             )
-            media = MediaInputs(self._folder)
-            media.check_fits(self._config.vision_config)
-            self._prompts = PromptBuilder(
-                self._loaded.tokenizer, media, self._loaded.placeholder_ids
-            )
+            self._prompts = PromptBuilder(self._loaded.tokenizer, media, self._family, self._config)
 
     def _setup_attn_metadata(self) -> None:
         with self._phase("attention metadata"):
@@ -113,37 +119,31 @@ class TorchEngine:
             )
 
     def _size_kv_cache(self) -> None:
+        """Encoders alone need none."""
+        if self.args.mm_encoder_only:
+            return
         with self._phase("size KV cache"):
             text = self._config.get_text_config()
             self._generator = Generator(self._loaded, self.device)
+            per_token, per_request = kv_cache.kv_bytes_per_token(text, self.dtype), 0
+            if not self._generator.shares_cache:
+                per_token, per_request = self._generator.cache_bytes()
+            self._state_tokens = -(-per_request // per_token)
             reserved = self._activation_reserve()
-            self.kv_report: KvCacheReport = kv_cache.size_kv_cache(
+            self.kv_report = kv_cache.size_kv_cache(
                 self.args.kv_cache_config,
                 free_bytes=kv_cache.free_memory(self.device),
                 reserved_bytes=reserved,
                 graph_bytes=sum(report.graph_memory_bytes for report in self._tower_reports),
-                bytes_per_token=kv_cache.kv_bytes_per_token(self._config, self.dtype),
+                bytes_per_token=per_token,
                 num_layers=text.num_hidden_layers,
                 max_seq_len=self.args.max_seq_len,
             )
 
     def _get_ready(self) -> None:
         with self._phase("get ready"):
-            limits = Limits(
-                max_batch_size=self.args.max_batch_size,
-                max_num_tokens=self.args.max_num_tokens,
-                max_seq_len=self._max_seq_len(),
-                kv_tokens=self.kv_report.tokens,
-                encoder_items=self.args.encoder_batch_budget,
-                encoder_rows=self.args.encoder_token_budget,
-            )
-            self._loop = StepLoop(
-                generator=self._generator,
-                prompts=self._prompts,
-                encode=self._towers["image"].encode,
-                limits=limits,
-                eos_token_ids=self._loaded.eos_token_ids,
-            )
+            if self.kv_report is not None:
+                self._loop = self._make_loop(self.kv_report, self.encoders)
         self.startup_report = StartupReport(
             model=str(self.args.model),
             device=str(self.device),
@@ -155,24 +155,42 @@ class TorchEngine:
             notices=self._notices,
         )
 
+    def _make_loop(self, kv_report: KvCacheReport, encoders: Encoders) -> StepLoop:
+        limits = Limits(
+            max_batch_size=self.args.max_batch_size,
+            max_num_tokens=self.args.max_num_tokens,
+            max_seq_len=self._max_seq_len(kv_report.tokens - self._state_tokens),
+            kv_tokens=kv_report.tokens,
+            encoder_items=self.args.encoder_batch_budget,
+            encoder_rows=self.args.encoder_token_budget,
+            state_tokens=self._state_tokens,
+            shared_cache=self._generator.shares_cache,
+        )
+        return StepLoop(
+            generator=self._generator,
+            prompts=self._prompts,
+            encoders=encoders,
+            limits=limits,
+            eos_token_ids=self._loaded.eos_token_ids,
+        )
+
     @contextmanager
     def _phase(self, name: str) -> Iterator[None]:
         start = time.perf_counter()
         yield
         self._phase_seconds[name] = time.perf_counter() - start
 
-    def _max_seq_len(self) -> int:
+    def _max_seq_len(self, held: int) -> int:
         """The user's, else the model's, cut to what the KV cache holds; a cut is told."""
         if self.args.max_seq_len is not None:
             return self.args.max_seq_len
         positions = self._loaded.max_positions
-        if positions <= self.kv_report.tokens:
+        if positions <= held:
             return positions
         self._notices.append(
-            f"max_seq_len is {self.kv_report.tokens}: the model allows {positions}, the KV cache "
-            "holds less"
+            f"max_seq_len is {held}: the model allows {positions}, the KV cache holds less"
         )
-        return self.kv_report.tokens
+        return held
 
     def _activation_reserve(self) -> int:
         """Peak of a full prefill and an eager encoder run: measured on CUDA, estimated on a CPU."""
@@ -186,15 +204,31 @@ class TorchEngine:
             self.args.encoder_token_budget, vision.hidden_size, vision.intermediate_size, size
         )
         if self.device.type != "cuda":
-            inner = text.intermediate_size
+            inner = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
             return encoder + kv_cache.estimate_peak(rows, text.hidden_size, inner, size)
         return encoder + kv_cache.measure_peak(self.device, lambda: self._generator.probe(rows))
 
     # ---- serving ----
 
     @property
+    def encoders(self) -> Encoders:
+        """The towers; they exist once the weights are loaded."""
+        if self._encoders is None:
+            raise RuntimeError("the engine is not ready: its constructor has not finished")
+        return self._encoders
+
+    @property
     def loop(self) -> StepLoop:
-        """The step loop; it exists once the constructor is through."""
+        """The step loop; it exists once the constructor is through.
+
+        Raises:
+            EncoderOnlyError: There is no language model.
+        """
+        if self.args.mm_encoder_only:
+            raise EncoderOnlyError(
+                "mm_encoder_only=True: no language model was loaded; use encode_multimodal, or "
+                "make an LLM without it"
+            )
         if self._loop is None:
             raise RuntimeError("the engine is not ready: its constructor has not finished")
         return self._loop
@@ -222,8 +256,8 @@ class TorchEngine:
         return self.loop.take(request_id)
 
     def encode_multimodal(self, data: Mapping[str, Any]) -> dict[str, list[Any]]:
-        """Encode media without a prompt; see :meth:`StepLoop.encode_multimodal`."""
-        return self.loop.encode_multimodal(data)
+        """Encode media without a prompt; see :meth:`Encoders.encode_multimodal`."""
+        return self.encoders.encode_multimodal(data)
 
     def encoder_stats(self) -> dict[str, EncoderStats]:
         """Counters of each encoder since start-up."""
@@ -231,6 +265,8 @@ class TorchEngine:
 
     def shutdown(self) -> None:
         """Cancel what runs and release the encoder graphs. May be called twice."""
+        if self._encoders is not None:
+            self._encoders.close()
         if self._loop is not None:
             self._loop.close()
         for tower in self._towers.values():

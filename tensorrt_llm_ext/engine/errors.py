@@ -14,3 +14,7 @@ class RequestError(ValueError):
 
 class EngineClosedError(RuntimeError):
     """The engine was shut down, so it takes no more requests."""
+
+
+class EncoderOnlyError(RuntimeError):
+    """The engine was made with ``mm_encoder_only``, so there is no language model."""

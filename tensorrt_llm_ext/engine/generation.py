@@ -1,114 +1,38 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
 # SPDX-License-Identifier: Apache-2.0
-"""Prefill and decode through the transformers model's own forward and cache classes.
-
-Running requests share one ``DynamicCache``, padded on the left to its longest row:
-
-    row 0   . . . a b c d        columns: cache positions, newest last
-    row 1   e f g h i j k        "."    : padding, masked
-
-A request joins by being written into a wider cache, and leaves by selecting the other rows and
-cutting the columns that are now padding everywhere.
-"""
+"""Prefill and decode through the transformers model's own forward and cache classes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from transformers import DynamicCache
 
-from .loading import EncodedFeatures, LoadedModel
+from .caches import BatchCache, RunningCaches, SeparateCaches, can_share
+from .loading import EncodedClips, EncodedFeatures, LoadedModel
+from .media_inputs import MediaItem
+from .prompts import PreparedPrompt
 from .scheduler import Request
-
-
-class BatchCache:
-    """The KV cache of the running requests, one row each.
-
-    Attributes:
-        cache: The transformers cache, or None when nobody runs.
-        lengths: Cached tokens of each row, without padding.
-    """
-
-    def __init__(self) -> None:
-        self.cache: DynamicCache | None = None
-        self.lengths: list[int] = []
-
-    @property
-    def width(self) -> int:
-        """Columns, padding included."""
-        return max(self.lengths, default=0)
-
-    def join(self, newcomers: Sequence[DynamicCache]) -> None:
-        """Append rows.
-
-        Args:
-            newcomers: Caches of one request each, keys and values [1, heads, length, head_dim].
-        """
-        if not newcomers:
-            return
-        old = [] if self.cache is None else [self.cache]
-        lengths = self.lengths + [cache.get_seq_length() for cache in newcomers]
-        width = max(lengths)
-        parts = [*old, *newcomers]
-        if len(parts) == 1:
-            self.cache, self.lengths = parts[0], lengths
-            return
-        target = parts[0]
-        for index, layer in enumerate(_layers(target)):
-            layers = [_layers(part)[index] for part in parts]
-            # Layer by layer, so that only one layer exists twice at a time.
-            layer.keys = _stack_left_padded([other.keys for other in layers], width)
-            layer.values = _stack_left_padded([other.values for other in layers], width)
-            for other in layers[1:]:
-                other.keys = other.values = None
-        self.cache, self.lengths = target, lengths
-
-    def keep(self, rows: Sequence[int]) -> None:
-        """Keep these rows, in this order, and cut columns that only the others used."""
-        if list(rows) == list(range(len(self.lengths))):
-            return
-        self.lengths = [self.lengths[row] for row in rows]
-        if not rows or self.cache is None:
-            self.cache = None
-            return
-        width = self.width
-        index: torch.Tensor | None = None
-        for layer in _layers(self.cache):
-            if index is None:
-                index = torch.tensor(list(rows), device=layer.keys.device)
-            layer.keys = layer.keys[index, :, -width:].contiguous()
-            layer.values = layer.values[index, :, -width:].contiguous()
-
-    def mask(self, device: torch.device) -> torch.Tensor | None:
-        """Attention mask of the next decode step.
-
-        Returns:
-            Int64 tensor [rows, width + 1], 1 where there is a token (the new one included), or
-            None when no row is padded.
-        """
-        width = self.width
-        if all(length == width for length in self.lengths):
-            return None
-        columns = torch.arange(width + 1, device=device)
-        first = torch.tensor([width - length for length in self.lengths], device=device)
-        return (columns[None, :] >= first[:, None]).long()
 
 
 class Generator:
     """Runs the language model for the engine.
 
     Args:
-        loaded: The language model, its visual tower replaced by :class:`EncodedFeatures`.
+        loaded: The language model, its towers replaced by modules that hand features on.
         device: Device of the model.
     """
 
     def __init__(self, loaded: LoadedModel, device: torch.device) -> None:
         self._loaded = loaded
         self._model: Any = loaded.model
+        self._family = loaded.family
+        self._text_config = loaded.config.get_text_config()
         self.device = device
-        self.batch = BatchCache()
+        self.shares_cache = can_share(self._text_config)
+        self.batch: RunningCaches = BatchCache() if self.shares_cache else SeparateCaches()
 
     @torch.inference_mode()
     def prefill(
@@ -124,22 +48,12 @@ class Generator:
             Logits [vocab] of the last prompt token in the model's dtype, and the cache of the
             prompt. The request is not in the batch yet.
         """
-        media = {m: outputs for m, outputs in encoded.items() if outputs}
-        grids = {
-            m: torch.tensor([item.grid_thw for item in request.prompt.items[m]], device=self.device)
-            for m in media
-        }
-        ids = torch.tensor([request.prompt.token_ids], device=self.device)
-        positions = self._prompt_positions(request, ids, grids)
-        arguments: dict[str, Any] = {}
-        if "image" in media:
-            arguments["pixel_values"] = EncodedFeatures.pack(media["image"])
-            arguments["image_grid_thw"] = grids["image"]
-        if "video" in media:
-            arguments["pixel_values_videos"] = EncodedFeatures.pack(media["video"])
-            arguments["video_grid_thw"] = grids["video"]
-        cache = DynamicCache(config=self._loaded.config.get_text_config())
-        logits = self._forward(ids, positions, cache, logits_to_keep=1, **arguments)
+        prompt = request.prompt
+        ids = torch.tensor([prompt.token_ids], device=self.device)
+        positions, request.rope_delta = self._prompt_positions(prompt)
+        arguments = self._media_arguments(prompt, encoded)
+        cache = self._new_cache()
+        logits = self._forward(ids, positions, cache, **arguments)
         return logits[0, -1], cache
 
     @torch.inference_mode()
@@ -152,42 +66,84 @@ class Generator:
         Returns:
             Logits [rows, vocab] of the next token, in the model's dtype.
         """
-        if len(requests) != len(self.batch.lengths) or self.batch.cache is None:
-            raise RuntimeError(f"{len(requests)} requests for {len(self.batch.lengths)} cache rows")
+        lengths = self.batch.lengths
+        if len(requests) != len(lengths) or not lengths:
+            raise RuntimeError(f"{len(requests)} requests for {len(lengths)} cache rows")
         ids = torch.tensor([[request.token_ids[-1]] for request in requests], device=self.device)
-        text = torch.tensor(self.batch.lengths, device=self.device)
-        delta = torch.tensor([request.rope_delta for request in requests], device=self.device)
-        positions = torch.stack([text, *[text + delta] * 3])[:, :, None]  # [4, rows, 1]
-        mask = self.batch.mask(self.device)
-        logits = self._forward(ids, positions, self.batch.cache, attention_mask=mask)
-        self.batch.lengths = [length + 1 for length in self.batch.lengths]
-        return logits[:, -1]
+        text = torch.tensor(lengths, device=self.device)
+        if self._family.positions is None:
+            positions = text[:, None]  # [rows, 1]
+        else:
+            delta = torch.tensor([request.rope_delta for request in requests], device=self.device)
+            positions = _stack_positions(text[:, None], (text + delta)[None, :, None])
+        logits = [
+            self._forward(ids[rows], positions[..., rows, :], cache, attention_mask=mask)[:, -1]
+            for rows, cache, mask in self.batch.groups(self.device)
+        ]
+        self.batch.lengths = [length + 1 for length in lengths]
+        return logits[0] if len(logits) == 1 else torch.cat(logits)
 
     @torch.inference_mode()
-    def probe(self, length: int) -> None:
-        """Read a prompt of one repeated token, to see what a prefill of this length takes."""
-        ids = torch.zeros(1, length, dtype=torch.long, device=self.device)
-        positions = torch.arange(length, device=self.device).view(1, 1, -1).expand(4, 1, -1)
-        cache = DynamicCache(config=self._loaded.config.get_text_config())
-        self._forward(ids, positions, cache, logits_to_keep=1)
+    def probe(self, length: int) -> DynamicCache:
+        """Read a prompt of one repeated token, to see what a prefill of this length takes.
 
-    def _prompt_positions(
-        self, request: Request, ids: torch.Tensor, grids: dict[str, torch.Tensor]
-    ) -> torch.Tensor:
-        """Positions [4, 1, length] of a prompt: text, then time, height and width."""
-        text = torch.arange(ids.shape[1], device=self.device).view(1, 1, -1)
-        if not grids:
-            request.rope_delta = 0
-            return text.expand(4, 1, -1)
-        types = torch.tensor([request.prompt.token_types], dtype=torch.int32, device=self.device)
-        spatial, delta = self._model.model.get_rope_index(
-            ids,
-            mm_token_type_ids=types,
-            image_grid_thw=grids.get("image"),
-            video_grid_thw=grids.get("video"),
-        )
-        request.rope_delta = int(delta)
-        return torch.cat([text, spatial.to(text.dtype)])
+        Returns:
+            Its cache.
+        """
+        ids = torch.zeros(1, length, dtype=torch.long, device=self.device)
+        positions = torch.arange(length, device=self.device)[None]
+        if self._family.positions is not None:
+            positions = positions.expand(4, 1, -1)
+        cache = self._new_cache()
+        self._forward(ids, positions, cache)
+        return cache
+
+    def cache_bytes(self) -> tuple[int, int]:
+        """Bytes that a request's cache takes a token, and besides: measured with two prompts."""
+        short, long = 64, 128
+        few, many = (_tensor_bytes(self.probe(length)) for length in (short, long))
+        per_token = (many - few) // (long - short)
+        return max(per_token, 1), max(few - per_token * short, 0)
+
+    def _new_cache(self) -> DynamicCache:
+        return DynamicCache(config=self._text_config)
+
+    def _prompt_positions(self, prompt: PreparedPrompt) -> tuple[torch.Tensor, float]:
+        """Positions of a prompt, and what comes on top of the text position afterwards.
+
+        They are [1, length] for a model without rotary positions, else [4, 1, length]: text, then
+        time, height and width. Found on the host: the formulas read single numbers.
+        """
+        text = torch.arange(len(prompt.token_ids))[None]
+        if self._family.positions is None:
+            return text.to(self.device), 0
+        if not any(prompt.items.get(m) for m in ("image", "video")):  # sound counts like text
+            return text.expand(4, 1, -1).to(self.device), 0
+        spatial, delta = self._family.positions(self._loaded.owner, prompt, _grids(prompt))
+        return _stack_positions(text, spatial).to(self.device), delta.item()
+
+    def _media_arguments(
+        self, prompt: PreparedPrompt, encoded: Mapping[str, Sequence[Any]]
+    ) -> dict[str, Any]:
+        """Arguments of the model's forward that carry features to where its towers were."""
+        grids = _grids(prompt)
+        if self._family.videos_as_pictures and grids:
+            outputs = {m: iter(items) for m, items in encoded.items()}
+            rows = {m: iter(grid) for m, grid in grids.items()}
+            encoded = {"image": [next(outputs[m]) for m in prompt.order]}
+            grids = {"image": torch.stack([next(rows[m]) for m in prompt.order])}
+        arguments: dict[str, Any] = {}
+        names = {
+            "image": ("pixel_values", "image_grid_thw"),
+            "video": ("pixel_values_videos", "video_grid_thw"),
+        }
+        for modality, (pixels, grid) in names.items():
+            if encoded.get(modality):
+                arguments[pixels] = EncodedFeatures.pack(encoded[modality])
+                arguments[grid] = grids[modality].to(self.device)
+        if encoded.get("audio"):
+            arguments |= EncodedClips.arguments(encoded["audio"])
+        return arguments
 
     def _forward(
         self, ids: torch.Tensor, positions: torch.Tensor, cache: DynamicCache, **arguments: Any
@@ -203,17 +159,37 @@ class Generator:
         return logits
 
 
-def _layers(cache: DynamicCache) -> list[Any]:
-    """Layers of a cache; the loader accepts only models whose layers hold keys and values."""
-    return list(cache.layers)
+def _grids(prompt: PreparedPrompt) -> dict[str, torch.Tensor]:
+    """Int64 grids [items, 3] of pictures and videos."""
+    found = {
+        modality: [item.grid_thw for item in items if isinstance(item, MediaItem)]
+        for modality, items in prompt.items.items()
+    }
+    return {modality: torch.tensor(grids) for modality, grids in found.items() if grids}
 
 
-def _stack_left_padded(parts: Sequence[torch.Tensor], width: int) -> torch.Tensor:
-    """Concatenate [rows, heads, length, dim] tensors of different lengths along the rows."""
-    rows = sum(part.shape[0] for part in parts)
-    out = parts[0].new_zeros(rows, parts[0].shape[1], width, parts[0].shape[3])
-    start = 0
-    for part in parts:
-        out[start : start + part.shape[0], :, width - part.shape[2] :] = part
-        start += part.shape[0]
-    return out
+def _stack_positions(text: torch.Tensor, spatial: torch.Tensor) -> torch.Tensor:
+    """[rows, length] and [1 or 3, rows, length] to [4, rows, length].
+
+    A video's time can be a fraction of a position; then all positions are floats.
+    """
+    if spatial.is_floating_point():
+        text = text.to(spatial.dtype)
+    return torch.cat([text[None], spatial.to(text.dtype).expand(3, -1, -1)])
+
+
+def _tensor_bytes(cache: DynamicCache) -> int:
+    return sum(t.numel() * t.element_size() for layer in cache.layers for t in _tensors(layer))
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Tensors in the attributes of a cache layer, and in lists and mappings there."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _tensors(part)
+    elif isinstance(value, Mapping):
+        yield from _tensors(list(value.values()))
+    elif hasattr(value, "__dict__"):
+        yield from _tensors(list(vars(value).values()))

@@ -22,7 +22,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def kv_bytes_per_token(config: Any, dtype: torch.dtype) -> int:
-    """Bytes of keys and values of all layers for one token.
+    """Bytes of keys and values of all layers for one token, where every layer is of that kind.
 
     Args:
         config: Model configuration of transformers.

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
 # SPDX-License-Identifier: Apache-2.0
-"""An ordinary Hugging Face folder to a language model whose visual tower is ours.
+"""An ordinary Hugging Face folder to a language model whose towers are ours.
 
 The transformers model keeps its own forward: it scatters features over placeholders, computes mRoPE
-positions and adds deepstack features. Only the module that would compute the features is replaced,
-by one that unpacks features already computed.
+positions and adds deepstack features. Only the modules that would compute the features are
+replaced, by ones that unpack features already computed.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ from transformers import (
 )
 from transformers.models.qwen3_vl.modeling_qwen3_vl import BaseModelOutputWithDeepstackFeatures
 
+from .families import Family, family_of
+
+_TOWER_MODULES = {"image": "visual", "audio": "audio_tower"}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -82,21 +85,92 @@ class EncodedFeatures(nn.Module):
         )
 
 
+class EncodedClips(nn.Module):
+    """Stands where the language model expects its audio tower.
+
+    The "mel frames" of a forward are features, one clip of all of them.
+
+    Args:
+        dtype: Dtype of the features.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    @staticmethod
+    def arguments(outputs: Sequence[Any]) -> dict[str, torch.Tensor]:
+        """Arguments of the model's forward that carry features here.
+
+        Args:
+            outputs: Item outputs of ``tower.encode``, in prompt order.
+
+        Returns:
+            ``input_features`` [1, out, tokens], dtype of the tower, and ``feature_attention_mask``,
+            int64 [1, tokens], all ones.
+        """
+        features = torch.cat([out.features for out in outputs])  # [tokens, out]
+        mask = torch.ones(1, len(features), dtype=torch.long, device=features.device)
+        return {"input_features": features.T[None], "feature_attention_mask": mask}
+
+    def forward(
+        self, input_features: torch.Tensor, **kwargs: Any
+    ) -> BaseModelOutputWithDeepstackFeatures:
+        """Unpack features.
+
+        Args:
+            input_features: Features [out, tokens], dtype of the tower.
+            **kwargs: What transformers passes to a tower; nothing is left to compute with it.
+
+        Returns:
+            ``last_hidden_state`` and ``pooler_output`` [tokens, out].
+        """
+        features: Any = input_features.T  # annotated as a subclass that nobody uses
+        return BaseModelOutputWithDeepstackFeatures(
+            last_hidden_state=features, pooler_output=features
+        )
+
+
+def stand_ins(towers: Mapping[str, Any]) -> dict[str, nn.Module]:
+    """A module for the place of each tower, by modality.
+
+    Args:
+        towers: The towers whose outputs it is to hand on.
+    """
+    modules: dict[str, nn.Module] = {}
+    if "image" in towers:
+        tower = towers["image"]
+        modules["image"] = EncodedFeatures(
+            tower.out_hidden_size, tower.spatial_merge_size, tower.dtype
+        )
+    if "audio" in towers:
+        modules["audio"] = EncodedClips(towers["audio"].dtype)
+    return modules
+
+
 @dataclass
 class LoadedModel:
-    """The language model and what the engine reads from its configuration."""
+    """The language model and what the engine reads from its configuration.
+
+    Attributes:
+        model: The transformers model.
+        owner: The module in it that had the towers and knows rotary positions.
+        family: What the engine knows about it.
+        config: Configuration of the model.
+        tokenizer: The checkpoint's.
+        eos_token_ids: Ids that end a text.
+        max_positions: Longest sequence that the model was made for.
+        cache_argument: Name of the forward's cache argument.
+    """
 
     model: nn.Module
+    owner: nn.Module
+    family: Family
     config: Any
     tokenizer: PreTrainedTokenizerBase
     eos_token_ids: tuple[int, ...]
     max_positions: int
     cache_argument: str
-
-    @property
-    def placeholder_ids(self) -> dict[str, int]:
-        """Placeholder token id of each modality."""
-        return {"image": self.config.image_token_id, "video": self.config.video_token_id}
 
 
 def check_folder(checkpoint: str | Path) -> Path:
@@ -127,9 +201,11 @@ def check_folder(checkpoint: str | Path) -> Path:
 def load_config(checkpoint: Path, *, trust_remote_code: bool) -> Any:
     """Read config.json; code shipped with a checkpoint is refused unless trusted.
 
+    Returns:
+        The transformers configuration of the model that is served.
+
     Raises:
-        ValueError: The checkpoint needs its own code, or is not a model with image and video
-            placeholders.
+        ValueError: The checkpoint needs its own code, or its model is not known or not complete.
     """
     raw: Mapping[str, Any] = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     if raw.get("auto_map") and not trust_remote_code:
@@ -137,21 +213,19 @@ def load_config(checkpoint: Path, *, trust_remote_code: bool) -> Any:
             f"{checkpoint} names code of its own (auto_map in config.json); read it, then set "
             "trust_remote_code=True if you trust it"
         )
-    config = AutoConfig.from_pretrained(checkpoint, trust_remote_code=trust_remote_code)
-    missing = [
-        key for key in ("image_token_id", "video_token_id") if getattr(config, key, None) is None
-    ]
+    family = family_of(str(raw.get("model_type")))
+    if not family.tokens:
+        raise ValueError(
+            f"{checkpoint} has no language model ({family.name} is an encoder); set "
+            "mm_encoder_only=True"
+        )
+    whole = AutoConfig.from_pretrained(checkpoint, trust_remote_code=trust_remote_code)
+    config = family.served_config(whole)
+    missing = [key for key in family.tokens.values() if getattr(config, key, None) is None]
     if missing:
         raise ValueError(
-            f"{checkpoint} has model_type {config.model_type!r} without {', '.join(missing)}; "
-            "the torch engine serves Qwen3-VL models"
-        )
-    layer_types = set(getattr(config.get_text_config(), "layer_types", None) or ["full_attention"])
-    if layer_types != {"full_attention"}:
-        raise ValueError(
-            f"{checkpoint} has decoder layers of type {sorted(layer_types)}; the torch engine "
-            "batches "
-            "'full_attention' only"
+            f"{checkpoint} has model_type {whole.model_type!r} without {', '.join(missing)} in "
+            "config.json"
         )
     return config
 
@@ -176,8 +250,8 @@ def resolve_device(device: str) -> torch.device:
     return resolved
 
 
-def resolve_dtype(dtype: str, config: Any) -> torch.dtype:
-    """Dtype of a name, or the one the checkpoint was saved in for "auto".
+def resolve_dtype(dtype: str, checkpoint: Path) -> torch.dtype:
+    """Dtype of a name, or for "auto" the one the checkpoint was saved in, else bfloat16.
 
     Raises:
         ValueError: The name is not known.
@@ -186,28 +260,37 @@ def resolve_dtype(dtype: str, config: Any) -> torch.dtype:
         return DTYPES[dtype]
     if dtype != "auto":
         raise ValueError(f"dtype {dtype!r} is not known; choose one of auto, {', '.join(DTYPES)}")
-    stored = getattr(config, "dtype", None) or getattr(config.get_text_config(), "dtype", None)
-    return stored if isinstance(stored, torch.dtype) else torch.bfloat16
+    sections = [json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))]
+    for section in sections:  # the whole, then its parts
+        stored = section.get("dtype") or section.get("torch_dtype")
+        if stored:
+            return DTYPES.get(str(stored).removeprefix("torch."), torch.bfloat16)
+        sections += [part for part in section.values() if isinstance(part, dict)]
+    return torch.bfloat16
 
 
 def load_language_model(
     checkpoint: Path,
     config: Any,
     *,
-    visual: EncodedFeatures,
+    family: Family,
+    stand_ins: Mapping[str, nn.Module],
+    dtype: torch.dtype,
     device: torch.device,
     tokenizer: str | None = None,
     trust_remote_code: bool = False,
 ) -> LoadedModel:
-    """Load the language model and put ``visual`` where its own tower was.
+    """Load the language model and put modules of ours where its towers were.
 
-    The weights are read to host memory, the tower is dropped there, and the rest moves to the
-    device: the device never holds the tower that is not used.
+    The weights are read to host memory, the towers are dropped there, and the rest moves to the
+    device: the device never holds a tower that is not used.
 
     Args:
         checkpoint: Checkpoint folder.
-        config: Its configuration.
-        visual: Module that takes the tower's place.
+        config: Configuration of the model that is served.
+        family: What the engine knows about it.
+        stand_ins: Modules that take the towers' places, by modality.
+        dtype: Dtype of the weights.
         device: Device of the model.
         tokenizer: Another folder to take the tokenizer from.
         trust_remote_code: Whether code in the folder may run.
@@ -218,23 +301,43 @@ def load_language_model(
     model: Any = AutoModelForImageTextToText.from_pretrained(
         checkpoint,
         config=config,
-        dtype=visual.dtype,
+        dtype=dtype,
         use_safetensors=True,
         trust_remote_code=trust_remote_code,
     )
-    model.model.visual = visual
+    owner = model
+    for modality, stand_in in stand_ins.items():
+        owner = _owner_of(model, _TOWER_MODULES[modality])
+        setattr(owner, _TOWER_MODULES[modality], stand_in)
     gc.collect()
     model = model.to(device).eval().requires_grad_(False)
+    # Nobody needs the logits of a whole prompt, they can take gigabytes, and not every family's
+    # forward has an argument to leave them out.
+    head = model.get_output_embeddings()
+    head.register_forward_pre_hook(lambda module, args: (args[0][:, -1:], *args[1:]))
     source = tokenizer or checkpoint
     loaded_tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
     _add_template(loaded_tokenizer, checkpoint)
     return LoadedModel(
         model=model,
+        owner=owner,
+        family=family,
         config=config,
         tokenizer=loaded_tokenizer,
         eos_token_ids=eos_token_ids(checkpoint, config, loaded_tokenizer),
         max_positions=config.get_text_config().max_position_embeddings,
         cache_argument=_cache_argument(model),
+    )
+
+
+def _owner_of(model: nn.Module, name: str) -> nn.Module:
+    """The outermost module with a tower of a name: transformers moves them between versions."""
+    for _, module in model.named_modules():
+        if name in module._modules:
+            return module
+    raise ValueError(
+        f"{type(model).__name__} of the installed transformers has no module {name!r}; use a "
+        "version that setup.py allows"
     )
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures and frames to the patch rows that a Qwen-style vision tower reads.
+"""Pictures and frames to the patch rows that a vision tower reads; sound goes the same way.
 
 Everything about a picture that the prompt needs (its grid) is known from its size alone, so a
 request can be refused before a single pixel is touched.
@@ -18,22 +18,19 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from PIL import Image
-from transformers import Qwen2VLImageProcessorPil
 
+from .audio_inputs import AudioInputs, AudioItem
 from .errors import RequestError
-from .patches import (
-    PatchRule,
-    image_rule,
-    normalise,
-    patchify,
-    resize_frame,
-    resize_to,
-    resize_video_to,
-    video_rule,
-)
+from .families import QWEN_PATCHES, PatchStyle
+from .patches import Fit, PatchRule, image_rule, normalise, patchify, resize_frame, video_rule
 
-DEFAULT_FPS = 24.0  # what transformers assumes when a video comes without a frame rate
+_NOT_OF_PICTURES = (
+    *("image_processor_type", "processor_class", "feature_extractor_type"),
+    *("feature_size", "sampling_rate", "hop_length", "chunk_length", "n_fft", "n_samples"),
+    *("nb_max_frames", "padding_side", "padding_value", "dither", "return_attention_mask"),
+)
 
 
 @dataclass(frozen=True)
@@ -43,21 +40,31 @@ class MediaItem:
     Attributes:
         modality: ``"image"`` or ``"video"``.
         grid_thw: Patch grid (t, h, w); t counts temporal patches (frame pairs).
+        num_tokens: Features that the tower gives.
         frames: Frames as uint8 arrays [H, W, 3], before resizing.
-        size: Height and width in pixels after resizing.
-        frame_times: Seconds of each temporal patch, length t; empty for pictures.
+        fit: Size in pixels after resizing.
+        pair_times: Seconds of the first and last frame of each temporal patch, length t; empty for
+            pictures.
+        seconds_per_pair: Time between temporal patches.
+        tower: Key of the tower that reads it.
     """
 
     modality: str
     grid_thw: tuple[int, int, int]
+    num_tokens: int
     frames: list[np.ndarray] = field(repr=False)
-    size: tuple[int, int]
-    frame_times: tuple[float, ...] = ()
+    fit: Fit
+    pair_times: tuple[tuple[float, float], ...] = ()
+    seconds_per_pair: float = 0.0
+    tower: str = "image"
 
     @property
     def num_rows(self) -> int:
         """Patch rows the tower reads, t * h * w."""
         return math.prod(self.grid_thw)
+
+
+Item = MediaItem | AudioItem
 
 
 class MediaInputs:
@@ -66,38 +73,53 @@ class MediaInputs:
     Args:
         checkpoint: Folder with preprocessor_config.json and video_preprocessor_config.json (or a
             processor_config.json that holds both, as newer transformers versions save it).
+        style: How the family cuts pictures; None for a model without a vision encoder.
+        towers: Encoders by modality; those with a ``geometry`` read sound.
+        default_fps: Frame rate of a video that comes without.
 
     Raises:
-        ValueError: The folder has no image preprocessor configuration.
+        ValueError: The folder has no image preprocessor configuration, or one that does not fit
+            its encoders.
     """
 
-    def __init__(self, checkpoint: str | Path) -> None:
-        folder = Path(checkpoint)
+    def __init__(
+        self,
+        checkpoint: str | Path,
+        style: PatchStyle | None = QWEN_PATCHES,
+        *,
+        towers: Mapping[str, Any] | None = None,
+        default_fps: float = 24.0,
+    ) -> None:
+        folder, towers = Path(checkpoint), towers or {}
         nested = _read_json(folder / "processor_config.json")
-        image = (
-            _read_json(folder / "preprocessor_config.json") or nested.get("image_processor") or {}
+        flat = _read_json(folder / "preprocessor_config.json")
+        self.processor_class: str | None = flat.get("processor_class") or nested.get(
+            "processor_class"
         )
-        video = _read_json(folder / "video_preprocessor_config.json") or nested.get(
-            "video_processor"
-        )
-        if not image:
-            raise ValueError(
-                f"{folder} has no preprocessor_config.json, so pictures cannot be cut into "
-                "patches; "
-                "copy the file from the published checkpoint"
-            )
-        kinds = ("image_processor_type", "processor_class", "feature_extractor_type")
-        self._processor = Qwen2VLImageProcessorPil(
-            **{key: value for key, value in image.items() if key not in kinds}
-        )
-        self.image_rule = image_rule(self._processor)
-        self.video_rule = video_rule(video or {}, self.image_rule)
+        self.style, self._default_fps = style, default_fps
+        self.modalities: tuple[str, ...] = ()
+        if style is not None:
+            image = flat or nested.get("image_processor") or {}
+            video = _read_json(folder / "video_preprocessor_config.json")
+            video = video or nested.get("video_processor") or {}
+            if style.processor is None:
+                self.image_rule = self.video_rule = _bare_rule(towers["image"].config, style)
+            else:
+                self.image_rule = image_rule(_image_processor(folder, style.processor, image))
+                self.video_rule = video_rule(video, self.image_rule, style.video_defaults)
+            self.modalities = ("image", "video")
+            if "image" in towers:
+                self.check_fits(towers["image"].config)
+        if "audio" in towers:
+            sound = flat or nested.get("feature_extractor") or {}
+            self.audio = AudioInputs(sound, towers["audio"].geometry)
+            self.modalities = (*self.modalities, "audio")
 
     def check_fits(self, vision_config: Any) -> None:
         """Check that the folder's preprocessors cut patches of the size its encoder reads.
 
         Args:
-            vision_config: ``vision_config`` of the model's configuration.
+            vision_config: Configuration of the encoder.
 
         Raises:
             ValueError: They do not.
@@ -118,16 +140,16 @@ class MediaInputs:
                     "from the same checkpoint"
                 )
 
-    def plan(self, modality: str, media: Any) -> MediaItem:
-        """Check one picture or video and work out its grid; no pixel is resized yet.
+    def plan(self, modality: str, media: Any) -> Item:
+        """Check one item and work out its size; no pixel is resized yet.
 
         Args:
-            modality: ``"image"`` or ``"video"``.
+            modality: ``"image"``, ``"video"`` or ``"audio"``.
             media: A picture is a PIL image or an array [H, W, 3] or [H, W] (uint8 of 0..255, or
                 float of 0..1). A video is a list of such pictures, an array [T, H, W, 3], or a
                 mapping ``{"frames": ..., "fps": ...}``. Frames are used as given: choose them
                 before, and let ``fps`` be the rate of the frames given. An odd last frame is
-                repeated.
+                repeated. For sound see :meth:`AudioInputs.plan`.
 
         Returns:
             The planned item.
@@ -135,31 +157,42 @@ class MediaInputs:
         Raises:
             RequestError: The media cannot be used; the message says why.
         """
+        self.check_modality(modality)
         if modality == "image":
             return self._plan_image(media)
         if modality == "video":
             return self._plan_video(media)
-        raise RequestError(f"modality {modality!r} is not known; use 'image' or 'video'")
+        return self.audio.plan(media)
 
-    def load(self, item: MediaItem) -> dict[str, Any]:
-        """Resize, normalise and cut a planned item.
+    def check_modality(self, modality: str) -> None:
+        """Refuse a modality that the model has no encoder for.
+
+        Raises:
+            RequestError: There is none.
+        """
+        if modality not in self.modalities:
+            raise RequestError(
+                f"modality {modality!r} has no encoder here; allowed: {', '.join(self.modalities)}"
+            )
+
+    def load(self, item: Item) -> dict[str, Any]:
+        """Resize, normalise and cut a planned item, or compute its spectrum.
 
         Args:
             item: What :meth:`plan` returned.
 
         Returns:
             ``{"pixel_values": float32 tensor [t*h*w, C*temporal*patch*patch], "grid_thw": (t, h,
-            w)}``, rows in merge-block order.
+            w)}``, rows in merge-block order, or ``{"input_features": float32 tensor [mel,
+            frames]}``.
         """
-        if item.modality == "image":
-            encoded = self._processor(images=Image.fromarray(item.frames[0]), return_tensors="np")
-            rows = np.ascontiguousarray(encoded["pixel_values"], dtype=np.float32)
-        else:
-            rule = self.video_rule
-            frames = np.stack(
-                [normalise(resize_frame(f, item.size, rule), rule) for f in item.frames]
-            )
-            rows = patchify(frames, rule)
+        if isinstance(item, AudioItem):
+            return self.audio.load(item)
+        rule = self.rule_of(item.modality)
+        ready = [normalise(resize_frame(f, item.fit, rule), rule) for f in item.frames]
+        if item.modality == "image":  # a picture fills its temporal patch
+            ready *= rule.temporal_patch_size
+        rows = patchify(np.stack(ready), rule)
         if len(rows) != item.num_rows:
             raise RuntimeError(
                 f"{item.modality} of grid {item.grid_thw} gave {len(rows)} rows, planned "
@@ -167,17 +200,35 @@ class MediaInputs:
             )
         return {"pixel_values": torch.from_numpy(rows), "grid_thw": item.grid_thw}
 
+    def rule_of(self, modality: str) -> PatchRule:
+        """How pictures or videos are cut."""
+        return self.image_rule if modality == "image" else self.video_rule
+
     def _plan_image(self, media: Any) -> MediaItem:
         frame = to_rgb(media, "image")
-        rule = self.image_rule
         height, width = _checked_size(frame, "image")
-        if rule.do_resize:
-            height, width = resize_to(height, width, rule)
-        grid = _grid(1, height, width, rule, "image")
-        return MediaItem("image", grid, [frame], (height, width))
+        return self._planned("image", [frame], (height, width), self.image_rule.temporal_patch_size)
+
+    def _planned(
+        self,
+        modality: str,
+        frames: list[np.ndarray],
+        size: tuple[int, int],
+        count: int,
+        **more: Any,
+    ) -> MediaItem:
+        """Item of a number of frames (temporal patches filled up) of a size in pixels."""
+        rule, style = self.rule_of(modality), self.style
+        fit = Fit(size, size)
+        if rule.do_resize and style is not None:
+            find = style.image_fit if modality == "image" else style.video_fit
+            fit = find(count, *size, rule)
+        grid = _grid(count // rule.temporal_patch_size, *fit.canvas, rule, modality)
+        tokens = math.prod(grid) // rule.merge_size**2
+        return MediaItem(modality, grid, tokens, frames, fit, **more)
 
     def _plan_video(self, media: Any) -> MediaItem:
-        frames_in, fps = _frames_and_rate(media)
+        frames_in, fps = _frames_and_rate(media, self._default_fps)
         if len(frames_in) == 0:
             raise RequestError("video has 0 frames; give at least 1")
         frames = [to_rgb(frame, f"video frame {i}") for i, frame in enumerate(frames_in)]
@@ -191,16 +242,53 @@ class MediaInputs:
                     "all frames of a video must have one size"
                 )
         times = [index / fps for index in range(len(frames))]
-        while len(frames) % rule.temporal_patch_size:
+        step = rule.temporal_patch_size
+        while len(frames) % step:
             frames.append(frames[-1])
             times.append(times[-1])
-        if rule.do_resize:
-            height, width = resize_video_to(len(frames), height, width, rule)
-        step = rule.temporal_patch_size
-        pairs = range(0, len(frames), step)
-        grid = _grid(len(pairs), height, width, rule, "video")
-        middle = tuple((times[i] + times[i + step - 1]) / 2 for i in pairs)
-        return MediaItem("video", grid, frames, (height, width), middle)
+        pairs = tuple((times[i], times[i + step - 1]) for i in range(0, len(frames), step))
+        return self._planned(
+            "video",
+            frames,
+            (height, width),
+            len(frames),
+            pair_times=pairs,
+            seconds_per_pair=step / fps,
+        )
+
+
+def _image_processor(folder: Path, name: str, config: Mapping[str, Any]) -> Any:
+    """The processor whose settings a file holds; it fills what the file leaves out."""
+    if not config:
+        raise ValueError(
+            f"{folder} has no preprocessor_config.json, so pictures cannot be cut into patches; "
+            "copy the file from the published checkpoint"
+        )
+    if config.get("patch_expand_factor", 1) != 1:
+        raise ValueError(
+            f"{folder}/preprocessor_config.json has patch_expand_factor "
+            f"{config['patch_expand_factor']}; only 1 is supported"
+        )
+    kept = {key: value for key, value in config.items() if key not in _NOT_OF_PICTURES}
+    return getattr(transformers, name)(**kept)
+
+
+def _bare_rule(config: Any, style: PatchStyle) -> PatchRule:
+    """Pixels 0..1, sides rounded to whole patches, the area limited to a square of ``max_side``."""
+    return PatchRule(
+        patch_size=config.patch_size,
+        temporal_patch_size=config.temporal_patch_size,
+        merge_size=config.spatial_merge_size,
+        min_pixels=(config.patch_size * config.spatial_merge_size) ** 2,
+        max_pixels=getattr(config, style.max_side) ** 2,
+        rescale_factor=1 / 255,
+        mean=(0.0,) * 3,
+        std=(1.0,) * 3,
+        do_resize=True,
+        do_rescale=True,
+        do_normalize=False,
+        resample=int(Image.Resampling.BICUBIC),
+    )
 
 
 def to_rgb(media: Any, name: str) -> np.ndarray:
@@ -241,15 +329,15 @@ def to_rgb(media: Any, name: str) -> np.ndarray:
     return (media * 255).round().astype(np.uint8)
 
 
-def _frames_and_rate(media: Any) -> tuple[Sequence[Any] | np.ndarray, float]:
-    fps: Any = DEFAULT_FPS
+def _frames_and_rate(media: Any, default_fps: float) -> tuple[Sequence[Any] | np.ndarray, float]:
+    fps: Any = default_fps
     if isinstance(media, Mapping):
         unknown = sorted(set(media) - {"frames", "fps"})
         if unknown or "frames" not in media:
             raise RequestError(
                 f"video mapping has keys {sorted(media)}; it needs 'frames' and may have 'fps'"
             )
-        fps = media.get("fps") if media.get("fps") is not None else DEFAULT_FPS
+        fps = media.get("fps") if media.get("fps") is not None else default_fps
         media = media["frames"]
     real = isinstance(fps, numbers.Real) and not isinstance(fps, bool)
     if not real or not math.isfinite(fps) or fps <= 0:

@@ -1,21 +1,21 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes and patch rows: the arithmetic of the Qwen image and video processors, one function a step.
+"""Sizes and patch rows: the arithmetic of image and video processors, one function a step.
 
-Resize rule, rounding and row layout are those of transformers (``models/qwen2_vl``,
-``models/qwen3_vl``), which needs torchvision for videos; this module does not.
+Resize rules, rounding and row layout are those of transformers (``models/qwen2_vl``,
+``models/qwen3_vl``, ``models/glm4v``, ``models/glm5_next``), which needs torchvision for videos;
+this module does not.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
-from transformers import Qwen2VLImageProcessorPil
 
 from .errors import RequestError
 
@@ -45,6 +45,78 @@ class PatchRule:
     def factor(self) -> int:
         """Heights and widths are multiples of this."""
         return self.patch_size * self.merge_size
+
+
+class Fit(NamedTuple):
+    """Where a picture goes.
+
+    Attributes:
+        canvas: Height and width that are cut into patches.
+        content: Height and width of the resized picture in its top left corner; the rest is black.
+    """
+
+    canvas: tuple[int, int]
+    content: tuple[int, int]
+
+
+def fit_picture(num_frames: int, height: int, width: int, rule: PatchRule) -> Fit:
+    """Qwen's pictures, and videos whose limits are per frame: :func:`resize_to`."""
+    size = resize_to(height, width, rule)
+    return Fit(size, size)
+
+
+def fit_frames(num_frames: int, height: int, width: int, rule: PatchRule) -> Fit:
+    """Videos, and GLM's pictures (of one frame pair): :func:`resize_video_to`."""
+    size = resize_video_to(num_frames, height, width, rule)
+    return Fit(size, size)
+
+
+def fit_on_canvas(num_frames: int, height: int, width: int, rule: PatchRule) -> Fit:
+    """Pictures and videos that keep their proportions on a canvas of whole patches.
+
+    The formula is that of transformers' GLM-5.3 image processor: sides are rounded up, and the
+    content is only enlarged where the picture is below the lower limit.
+    """
+    _check_ratio(height, width)
+    factor = rule.factor
+    canvas = _up(height, factor), _up(width, factor)
+    if num_frames * math.prod(canvas) < rule.min_pixels:
+        scale = math.sqrt(rule.min_pixels / (num_frames * height * width))
+        canvas = (
+            _up(max(1, math.ceil(height * scale)), factor),
+            _up(max(1, math.ceil(width * scale)), factor),
+        )
+    if num_frames * math.prod(canvas) > rule.max_pixels:
+        canvas = _largest_canvas(num_frames, height, width, rule)
+    scale = min(canvas[0] / height, canvas[1] / width)
+    if num_frames * height * width >= rule.min_pixels:
+        scale = min(1.0, scale)
+    content = (
+        max(1, min(canvas[0], math.floor(height * scale))),
+        max(1, min(canvas[1], math.floor(width * scale))),
+    )
+    return Fit(canvas, content)
+
+
+def _largest_canvas(num_frames: int, height: int, width: int, rule: PatchRule) -> tuple[int, int]:
+    """The largest canvas within the upper limit whose proportions are the picture's."""
+    factor = rule.factor
+    if num_frames * factor**2 > rule.max_pixels:
+        raise RequestError(
+            f"{num_frames} frames are more than the limit of {rule.max_pixels} pixels allows at "
+            f"{factor}x{factor} pixels each; give fewer frames"
+        )
+    best = factor, factor
+    low, high = 1, height
+    while low <= high:
+        middle = (low + high) // 2
+        sides = middle, max(1, math.floor(width * middle / height))
+        canvas = _up(sides[0], factor), _up(sides[1], factor)
+        if num_frames * math.prod(canvas) <= rule.max_pixels:
+            best, low = canvas, middle + 1
+        else:
+            high = middle - 1
+    return best
 
 
 def resize_to(height: int, width: int, rule: PatchRule) -> tuple[int, int]:
@@ -116,57 +188,78 @@ def patchify(frames: np.ndarray, rule: PatchRule) -> np.ndarray:
     return np.ascontiguousarray(cut, dtype=np.float32).reshape(t * h * w, channels * tp * p * p)
 
 
-def resize_frame(frame: np.ndarray, size: tuple[int, int], rule: PatchRule) -> np.ndarray:
-    """Resize a uint8 frame [H, W, 3] to (height, width) with the rule's filter."""
-    if frame.shape[:2] == size:
+def resize_frame(frame: np.ndarray, fit: Fit, rule: PatchRule) -> np.ndarray:
+    """Bring a uint8 frame [H, W, 3] to [canvas height, canvas width, 3] with the rule's filter."""
+    height, width = fit.content
+    if frame.shape[:2] != fit.content:
+        filter_ = Image.Resampling(rule.resample)
+        frame = np.asarray(Image.fromarray(frame).resize((width, height), filter_))
+    if fit.canvas == fit.content:
         return frame
-    height, width = size
-    return np.asarray(
-        Image.fromarray(frame).resize((width, height), Image.Resampling(rule.resample))
+    rows, columns = fit.canvas[0] - height, fit.canvas[1] - width
+    return np.pad(frame, ((0, rows), (0, columns), (0, 0)))
+
+
+def image_rule(processor: Any) -> PatchRule:
+    """Read the rule from a loaded image processor of transformers."""
+    size = processor.size
+    return _with_token_limits(
+        PatchRule(
+            patch_size=processor.patch_size,
+            temporal_patch_size=processor.temporal_patch_size,
+            merge_size=processor.merge_size,
+            min_pixels=getattr(size, "shortest_edge", None) or 0,
+            max_pixels=size["longest_edge"],
+            rescale_factor=processor.rescale_factor,
+            mean=tuple(processor.image_mean),
+            std=tuple(processor.image_std),
+            do_resize=processor.do_resize,
+            do_rescale=processor.do_rescale,
+            do_normalize=processor.do_normalize,
+            resample=int(processor.resample),
+        ),
+        getattr(processor, "min_image_tokens", None),
+        getattr(processor, "max_image_tokens", None),
     )
 
 
-def image_rule(processor: Qwen2VLImageProcessorPil) -> PatchRule:
-    """Read the rule from a loaded image processor."""
-    return PatchRule(
-        patch_size=processor.patch_size,
-        temporal_patch_size=processor.temporal_patch_size,
-        merge_size=processor.merge_size,
-        min_pixels=processor.size["shortest_edge"],
-        max_pixels=processor.size["longest_edge"],
-        rescale_factor=processor.rescale_factor,
-        mean=tuple(processor.image_mean),
-        std=tuple(processor.image_std),
-        do_resize=processor.do_resize,
-        do_rescale=processor.do_rescale,
-        do_normalize=processor.do_normalize,
-        resample=int(processor.resample),
+def video_rule(
+    config: Mapping[str, Any], image: PatchRule, defaults: Mapping[str, Any]
+) -> PatchRule:
+    """Read a video preprocessor config.
+
+    Args:
+        config: Its content.
+        image: Rule of pictures, whose patch sizes fill gaps.
+        defaults: What else the family's video processor assumes.
+    """
+    found = {**defaults, **config}
+    size = {**defaults.get("size", {}), **(config.get("size") or {})}
+    rule = PatchRule(
+        patch_size=found.get("patch_size", image.patch_size),
+        temporal_patch_size=found.get("temporal_patch_size", image.temporal_patch_size),
+        merge_size=found.get("merge_size", image.merge_size),
+        min_pixels=found.get("min_pixels") or size.get("shortest_edge", 0),
+        max_pixels=found.get("max_pixels") or size.get("longest_edge", 0),
+        rescale_factor=found.get("rescale_factor", 1 / 255),
+        mean=tuple(found.get("image_mean", image.mean)),
+        std=tuple(found.get("image_std", image.std)),
+        do_resize=found.get("do_resize", True),
+        do_rescale=found.get("do_rescale", True),
+        do_normalize=found.get("do_normalize", True),
+        resample=int(found.get("resample", Image.Resampling.BICUBIC)),
+        cap_pixels_per_frame=bool(found.get("cap_pixels_per_frame")),
+        max_video_tokens=found.get("max_video_tokens", 768),
     )
+    return _with_token_limits(rule, found.get("min_image_tokens"), found.get("max_image_tokens"))
 
 
-def video_rule(config: Mapping[str, Any], image: PatchRule) -> PatchRule:
-    """Read a video preprocessor config; gaps are filled as transformers' processor does."""
-    size = {
-        "shortest_edge": 128 * 32 * 32,
-        "longest_edge": 32 * 32 * 768,
-        **(config.get("size") or {}),
-    }
-    return PatchRule(
-        patch_size=config.get("patch_size", image.patch_size),
-        temporal_patch_size=config.get("temporal_patch_size", image.temporal_patch_size),
-        merge_size=config.get("merge_size", image.merge_size),
-        min_pixels=config.get("min_pixels") or size["shortest_edge"],
-        max_pixels=config.get("max_pixels") or size["longest_edge"],
-        rescale_factor=config.get("rescale_factor", 1 / 255),
-        mean=tuple(config.get("image_mean", (0.5, 0.5, 0.5))),
-        std=tuple(config.get("image_std", (0.5, 0.5, 0.5))),
-        do_resize=config.get("do_resize", True),
-        do_rescale=config.get("do_rescale", True),
-        do_normalize=config.get("do_normalize", True),
-        resample=int(config.get("resample", Image.Resampling.BICUBIC)),
-        cap_pixels_per_frame=bool(config.get("cap_pixels_per_frame")),
-        max_video_tokens=config.get("max_video_tokens", 768),
-    )
+def _with_token_limits(rule: PatchRule, low: int | None, high: int | None) -> PatchRule:
+    """Limits in pixels where a processor gives them in tokens (of a temporal patch each)."""
+    if low is None or high is None:
+        return rule
+    each = rule.temporal_patch_size * rule.factor**2
+    return replace(rule, min_pixels=low * each, max_pixels=high * each)
 
 
 def _check_ratio(height: int, width: int) -> None:
@@ -181,6 +274,10 @@ def _check_ratio(height: int, width: int) -> None:
 
 def _nearest(side: int, factor: int) -> int:
     return round(side / factor) * factor
+
+
+def _up(side: int, factor: int) -> int:
+    return math.ceil(side / factor) * factor
 
 
 def _shrink(height: int, width: int, beta: float, factor: int) -> tuple[int, int]:

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prompts with media: what a caller writes to the token ids that the model reads.
 
-Placeholders are expanded as transformers' ``Qwen3VLProcessor`` expands them: a picture becomes one
-``<|image_pad|>`` a merged patch; a video becomes, for every frame pair, ``<12.3 seconds>`` and its
-own ``<|vision_start|>...<|vision_end|>`` around the ``<|video_pad|>`` tokens, inside whatever the
+Placeholders are expanded as the processor of each family in transformers expands them: a picture or
+a clip becomes one placeholder a feature, a video what its family says. Qwen3-VL, for one, writes
+``<12.3 seconds>`` and marks of its own around the tokens of every frame pair, inside whatever the
 prompt already put around the placeholder.
 """
 
@@ -19,9 +19,11 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from .errors import RequestError
-from .media_inputs import MediaInputs, MediaItem
+from .families import Family
+from .media_inputs import Item, MediaInputs, MediaItem
 
-MODALITIES = ("image", "video")
+MODALITIES = ("image", "video", "audio")
+"""In the order of their token types, 1 to 3."""
 _PROMPT_KEYS = ("prompt", "prompt_token_ids", "messages")
 _OTHER_KEYS = ("multi_modal_data", "add_generation_prompt", "chat_template_kwargs")
 
@@ -33,24 +35,26 @@ class PreparedPrompt:
     Attributes:
         text: The prompt before expansion; None when token ids were given.
         token_ids: Expanded ids.
-        token_types: One entry a token: 0 text, 1 image, 2 video (``mm_token_type_ids``).
+        token_types: One entry a token: 0 text, 1 image, 2 video, 3 audio (``mm_token_type_ids``).
         items: Media in prompt order within each modality.
+        order: Modality of each item, in prompt order.
     """
 
     text: str | None
     token_ids: list[int]
     token_types: list[int]
-    items: dict[str, list[MediaItem]] = field(repr=False)
+    items: dict[str, list[Item]] = field(repr=False)
+    order: tuple[str, ...] = ()
 
     @property
-    def num_rows(self) -> int:
-        """Patch rows of all media together."""
-        return sum(item.num_rows for items in self.items.values() for item in items)
-
-    @property
-    def num_items(self) -> int:
-        """Pictures and videos together."""
-        return sum(map(len, self.items.values()))
+    def loads(self) -> dict[str, tuple[int, int]]:
+        """Items and rows for each tower."""
+        loads: dict[str, tuple[int, int]] = {}
+        for items in self.items.values():
+            for item in items:
+                count, rows = loads.get(item.tower, (0, 0))
+                loads[item.tower] = (count + 1, rows + item.num_rows)
+        return loads
 
 
 class PromptBuilder:
@@ -59,20 +63,25 @@ class PromptBuilder:
     Args:
         tokenizer: The checkpoint's tokenizer.
         media: The checkpoint's media rules.
-        token_ids: Placeholder token id of each modality, from the model's config.
+        family: What the model expects around and in place of media.
+        config: The model's configuration, which has the ids of special tokens.
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, media: MediaInputs, token_ids: Mapping[str, int]
+        self, tokenizer: PreTrainedTokenizerBase, media: MediaInputs, family: Family, config: Any
     ) -> None:
         self.tokenizer = tokenizer
         self.media = media
-        self.placeholder_ids = dict(token_ids)
-        self.placeholders = {
-            m: str(tokenizer.convert_ids_to_tokens(i)) for m, i in token_ids.items()
+        self._family = family
+        self._ids = {name: int(getattr(config, key)) for name, key in family.tokens.items()}
+        self._words = {
+            name: str(tokenizer.convert_ids_to_tokens(i)) for name, i in self._ids.items()
         }
-        self._vision_start = str(getattr(tokenizer, "vision_start_token", "<|vision_start|>"))
-        self._vision_end = str(getattr(tokenizer, "vision_end_token", "<|vision_end|>"))
+        self._expand_video = family.video_expander(media.processor_class)
+        self.placeholder_ids = {m: self._ids[m] for m in family.modalities}
+        self.placeholders = {m: self._words[m] for m in family.modalities}
+        self._fillers = {m: m for m in family.modalities}
+        self._fillers["video"] = family.video_filler
 
     def prepare(self, inputs: Any) -> PreparedPrompt:
         """Check a request's input, render and expand it. Pixels are not touched yet.
@@ -80,8 +89,8 @@ class PromptBuilder:
         Args:
             inputs: A string; a list of token ids; or a mapping with exactly one of ``prompt``,
                 ``prompt_token_ids``, ``messages``, and optionally ``multi_modal_data``
-                (``{"image": [...], "video": [...]}``). With ``messages`` the media stand in the
-                content parts (``{"type": "image", "image": picture}``).
+                (``{"image": [...], "video": [...], "audio": [...]}``). With ``messages`` the media
+                stand in the content parts (``{"type": "image", "image": picture}``).
 
         Returns:
             The prepared prompt.
@@ -190,13 +199,12 @@ class PromptBuilder:
         """Expand in the text, then tokenize: timestamps may merge with the text beside them."""
         pattern = "|".join(map(re.escape, self.placeholders.values()))
         pieces = re.split(f"({pattern})", text)
-        found = {m: pieces[1::2].count(token) for m, token in self.placeholders.items()}
-        items = self._plan(found, media)
-        queues = {self.placeholders[m]: iter(planned) for m, planned in items.items()}
-        for i in range(1, len(pieces), 2):
-            pieces[i] = self._replacement(next(queues[pieces[i]]))
+        modality_of = {token: m for m, token in self.placeholders.items()}
+        order = tuple(modality_of[token] for token in pieces[1::2])
+        items = self._plan(order, media)
+        pieces[1::2] = [self._replacement(item) for item in _in_order(order, items)]
         ids = self.tokenizer("".join(pieces))["input_ids"]
-        return self._finish(text, list(ids), items)
+        return self._finish(text, list(ids), items, order)
 
     def _expand_ids(self, ids: Any, media: dict[str, list[Any]]) -> PreparedPrompt:
         if not is_token_ids(ids):
@@ -207,35 +215,31 @@ class PromptBuilder:
             raise RequestError(
                 f"prompt_token_ids holds {too_big[0]}; ids must lie in 0..{size - 1}"
             )
-        found = {m: list(ids).count(token) for m, token in self.placeholder_ids.items()}
-        items = self._plan(found, media)
-        queues = {self.placeholder_ids[m]: iter(planned) for m, planned in items.items()}
+        modality_of = {token: m for m, token in self.placeholder_ids.items()}
+        order = tuple(modality_of[token] for token in map(int, ids) if token in modality_of)
+        items = self._plan(order, media)
+        replacements = map(self._replacement, _in_order(order, items))
         out: list[int] = []
         for token in map(int, ids):
-            if token in queues:
-                replacement = self._replacement(next(queues[token]))
-                out += self.tokenizer(replacement, add_special_tokens=False)["input_ids"]
+            if token in modality_of:
+                out += self.tokenizer(next(replacements), add_special_tokens=False)["input_ids"]
             else:
                 out.append(token)
-        return self._finish(None, out, items)
+        return self._finish(None, out, items, order)
 
-    def _plan(
-        self, found: dict[str, int], media: dict[str, list[Any]]
-    ) -> dict[str, list[MediaItem]]:
+    def _plan(self, order: tuple[str, ...], media: dict[str, list[Any]]) -> dict[str, list[Item]]:
         for modality in media:
             if modality not in self.placeholders:
                 raise RequestError(
                     f"multi_modal_data has {modality!r}; this model takes "
                     f"{', '.join(self.placeholders)}"
                 )
-        for modality, count in found.items():
-            given = len(media.get(modality, []))
+        for modality, word in self.placeholders.items():
+            count, given = order.count(modality), len(media.get(modality, []))
             if given != count:
                 raise RequestError(
-                    f"the prompt has {count} {self.placeholders[modality]} placeholders and the "
-                    "request has "
-                    f"{given} {modality} items; they must be equal (a placeholder typed as text "
-                    "counts too)"
+                    f"the prompt has {count} {word} placeholders and the request has {given} "
+                    f"{modality} items; they must be equal (a placeholder typed as text counts too)"
                 )
         return {
             modality: [self.media.plan(modality, item) for item in given]
@@ -243,40 +247,60 @@ class PromptBuilder:
             if given
         }
 
-    def _replacement(self, item: MediaItem) -> str:
-        rule = self.media.image_rule if item.modality == "image" else self.media.video_rule
-        token = self.placeholders[item.modality]
-        if item.modality == "image":
-            return token * (item.num_rows // rule.merge_size**2)
-        t, h, w = item.grid_thw
-        run = self._vision_start + token * (h * w // rule.merge_size**2) + self._vision_end
-        return "".join(f"<{seconds:.1f} seconds>{run}" for seconds in item.frame_times[:t])
+    def _replacement(self, item: Item) -> str:
+        if isinstance(item, MediaItem) and item.modality == "video":
+            return self._expand_video(item, self._words)
+        return self.placeholders[item.modality] * item.num_tokens
 
     def _finish(
-        self, text: str | None, ids: list[int], items: dict[str, list[MediaItem]]
+        self,
+        text: str | None,
+        ids: list[int],
+        items: dict[str, list[Item]],
+        order: tuple[str, ...],
     ) -> PreparedPrompt:
         if not ids:
             raise RequestError("the prompt is empty; give at least one token")
         array = np.asarray(ids)
         types = np.zeros(len(ids), dtype=np.int64)
-        for number, modality in enumerate(MODALITIES, start=1):
-            types[array == self.placeholder_ids[modality]] = number
-        self._check_runs(types, items)
-        return PreparedPrompt(text, ids, types.tolist(), items)
+        filled = np.flatnonzero(np.isin(array, [self._ids[f] for f in self._fillers.values()]))
+        number = {m: n for n, m in enumerate(MODALITIES, start=1)}
+        planned = _in_order(order, items)
+        kinds = np.repeat(
+            [number[item.modality] for item in planned] or [0],
+            [item.num_tokens for item in planned] or [0],
+        )
+        if len(kinds) != len(filled):
+            raise RuntimeError(f"{len(filled)} placeholders for {len(kinds)} features")
+        types[filled] = kinds
+        self._check_runs(types, planned)
+        self._family.check_marks(types, array, self._ids, self._words)
+        return PreparedPrompt(text, ids, types.tolist(), items, order)
 
-    def _check_runs(self, types: np.ndarray, items: dict[str, list[MediaItem]]) -> None:
+    def _check_runs(self, types: np.ndarray, planned: list[Item]) -> None:
         """Positions are given a run of placeholders at a time, so two items must not touch."""
         starts = np.flatnonzero(np.diff(types, prepend=0))
         runs = types[starts]
         for number, modality in enumerate(MODALITIES, start=1):
-            planned = items.get(modality, [])
-            wanted = sum(item.grid_thw[0] for item in planned)
+            if modality not in self.placeholders:
+                continue
+            filler = re.escape(self._words[self._fillers[modality]])
+            wanted = sum(
+                len(re.findall(f"(?:{filler})+", self._replacement(item)))
+                for item in planned
+                if item.modality == modality
+            )
             if int((runs == number).sum()) != wanted:
                 raise RequestError(
                     f"two {self.placeholders[modality]} placeholders stand side by side; put text "
-                    "or "
-                    f"{self._vision_start} and {self._vision_end} around each"
+                    "or the marks of the chat template around each"
                 )
+
+
+def _in_order(order: tuple[str, ...], items: Mapping[str, Sequence[Item]]) -> list[Item]:
+    """Items of all modalities in prompt order."""
+    queues = {modality: iter(planned) for modality, planned in items.items()}
+    return [next(queues[modality]) for modality in order]
 
 
 def is_token_ids(value: Any) -> bool:
@@ -304,10 +328,10 @@ def as_items(modality: str, value: Any) -> list[Any]:
     """A modality's media as a list of items.
 
     A list of pictures is several images, but under "video" it could be one video's frames or
-    several
-    videos: a list whose entries are pictures is one video.
+    several videos: a list whose entries are pictures is one video. Under "audio" a tuple is one
+    clip with its rate.
     """
-    if not isinstance(value, (list, tuple)):
+    if not isinstance(value, (list, tuple)) or (modality == "audio" and isinstance(value, tuple)):
         return [value]
     if modality != "video" or not value:
         return list(value)

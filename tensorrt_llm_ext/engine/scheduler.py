@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -44,7 +44,7 @@ class Request:
     detokenizer: Detokenizer
     inputs: dict[str, list[dict[str, Any]]] = field(default_factory=dict, repr=False)
     token_ids: list[int] = field(default_factory=list)
-    rope_delta: int = 0
+    rope_delta: float = 0
     finish_reason: FinishReason | None = None
     error: str | None = None
 
@@ -68,8 +68,10 @@ class Limits:
         max_num_tokens: Prompt tokens of one step.
         max_seq_len: Prompt and generated tokens of one request.
         kv_tokens: Tokens of the KV cache.
-        encoder_items: Pictures and videos encoded in one step.
-        encoder_rows: Patch rows encoded in one step.
+        encoder_items: Items that each tower encodes in one step.
+        encoder_rows: Rows that each tower encodes in one step.
+        state_tokens: What a request takes besides its tokens (recurrent states), in KV tokens.
+        shared_cache: Whether requests share a cache padded to the longest of them.
     """
 
     max_batch_size: int
@@ -78,6 +80,13 @@ class Limits:
     kv_tokens: int
     encoder_items: int
     encoder_rows: int
+    state_tokens: int = 0
+    shared_cache: bool = True
+
+    def cost(self, requests: Iterable[Request]) -> int:
+        """KV tokens that a batch of these requests can come to occupy."""
+        spans = [request.span + self.state_tokens for request in requests]
+        return len(spans) * max(spans, default=0) if self.shared_cache else sum(spans)
 
     def new_tokens(self, prompt_length: int, wanted: int | None) -> int:
         """Tokens a request may generate: what it wants, at most what is left of max_seq_len.
@@ -98,11 +107,11 @@ class Limits:
             )
         room = self.max_seq_len - prompt_length
         new = room if wanted is None else min(wanted, room)
-        if prompt_length + new > self.kv_tokens:
+        held = self.kv_tokens - self.state_tokens
+        if prompt_length + new > held:
             raise RequestError(
                 f"the prompt has {prompt_length} tokens and may generate {new}, the KV cache holds "
-                f"{self.kv_tokens}; ask for max_tokens <= "
-                f"{max(self.kv_tokens - prompt_length, 0)} or raise "
+                f"{held}; ask for max_tokens <= {max(held - prompt_length, 0)} or raise "
                 "kv_cache_config.max_tokens"
             )
         return new
@@ -127,23 +136,27 @@ class Scheduler:
     def admit(self) -> list[Request]:
         """Move the requests that fit from the queue into the batch and return them.
 
-        The cache is padded to its longest row, so a batch costs its size times its largest span.
+        A shared cache is padded to its longest row, so a batch costs its size times its largest
+        span.
         The head of the queue is never overtaken: a large request waits, but not for ever.
         """
         limits = self.limits
         admitted: list[Request] = []
-        tokens = items = rows = 0
+        tokens = 0
+        items: Counter[str] = Counter()
+        rows: Counter[str] = Counter()
         while self.waiting and len(self.running) < limits.max_batch_size:
             head = self.waiting[0]
-            if padded_cost([*self.running, head]) > limits.kv_tokens:
+            if limits.cost([*self.running, head]) > limits.kv_tokens:
                 break
             tokens += head.prompt_length
-            items += head.prompt.num_items
-            rows += head.prompt.num_rows
+            for tower, (its_items, its_rows) in head.prompt.loads.items():
+                items[tower] += its_items
+                rows[tower] += its_rows
             crowded = (
                 tokens > limits.max_num_tokens
-                or items > limits.encoder_items
-                or rows > limits.encoder_rows
+                or max(items.values(), default=0) > limits.encoder_items
+                or max(rows.values(), default=0) > limits.encoder_rows
             )
             if admitted and crowded:
                 break
@@ -162,9 +175,3 @@ class Scheduler:
     def idle(self) -> bool:
         """Whether nothing waits and nothing runs."""
         return not self.waiting and not self.running
-
-
-def padded_cost(requests: Iterable[Request]) -> int:
-    """KV tokens that a batch of these requests can come to occupy."""
-    spans = [request.span for request in requests]
-    return len(spans) * max(spans, default=0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,14 +17,13 @@ from transformers import DynamicCache
 
 from ..llmapi.sampling_params import SamplingParams
 from .detokenizer import Detokenizer
+from .encoders import Encoders
 from .errors import EngineClosedError, RequestError
 from .generation import Generator
-from .prompts import MODALITIES, PromptBuilder, as_items
+from .prompts import PromptBuilder
 from .results import CompletionOutput, RequestOutput, StepEvent
 from .sampling import Sampler
 from .scheduler import FinishReason, Limits, Request, Scheduler
-
-EncodeFn = Callable[[list[dict[str, Any]]], Sequence[Any]]
 
 
 class StepLoop:
@@ -33,7 +32,7 @@ class StepLoop:
     Args:
         generator: Runs the language model.
         prompts: Builds prompts.
-        encode: Encodes a list of tower inputs (pictures and videos share a tower).
+        encoders: The towers.
         limits: What fits.
         eos_token_ids: Ids that end a text.
     """
@@ -43,14 +42,14 @@ class StepLoop:
         *,
         generator: Generator,
         prompts: PromptBuilder,
-        encode: EncodeFn,
+        encoders: Encoders,
         limits: Limits,
         eos_token_ids: Sequence[int],
     ) -> None:
         self.limits = limits
         self._generator = generator
         self._prompts = prompts
-        self._encode_items = encode
+        self._encoders = encoders
         self._eos = tuple(eos_token_ids)
         self._scheduler = Scheduler(limits)
         self._requests: dict[int, Request] = {}
@@ -186,33 +185,6 @@ class StepLoop:
             error=request.error,
         )
 
-    def encode_multimodal(self, data: Mapping[str, Any]) -> dict[str, list[Any]]:
-        """Encode media without a prompt.
-
-        Args:
-            data: Media of each modality, as in ``multi_modal_data``.
-
-        Returns:
-            One output an item of each modality: ``features`` [tokens, out] and ``deepstack``, in
-            the dtype and on the device of the engine.
-
-        Raises:
-            RequestError: An item cannot be used, or the model has no such encoder.
-            EngineClosedError: The engine was shut down.
-        """
-        self._check_open()
-        unknown = [m for m in data if m not in MODALITIES]
-        if unknown:
-            raise RequestError(
-                f"modality {unknown[0]!r} has no encoder here; allowed: {', '.join(MODALITIES)}"
-            )
-        media = self._prompts.media
-        planned = {m: [media.plan(m, i) for i in as_items(m, v)] for m, v in data.items()}
-        inputs = {m: [media.load(item) for item in items] for m, items in planned.items()}
-        with self._lock:
-            self._check_open()
-            return self._encode([inputs])[0]
-
     @property
     def idle(self) -> bool:
         """Whether nothing waits and nothing runs."""
@@ -234,11 +206,11 @@ class StepLoop:
     # ---- one step ----
 
     def _serve_newcomers(self, admitted: Sequence[Request]) -> list[StepEvent]:
-        """Encode the newcomers' media in one call, read their prompts, draw their first tokens."""
+        """Encode the newcomers' media, one call a tower, read their prompts, draw first tokens."""
         if not admitted:
             return []
         try:
-            encoded = self._encode([request.inputs for request in admitted])
+            encoded = self._encoders.encode([request.inputs for request in admitted])
             read = [self._read_prompt(*pair) for pair in zip(admitted, encoded, strict=True)]
         except torch.OutOfMemoryError as error:
             # None of them is in the cache yet, so whoever runs already can go on.
@@ -265,20 +237,6 @@ class StepLoop:
             for request, row in zip(running, logits, strict=True)
         ]
         return self._take_tokens(running, torch.stack(tokens))
-
-    def _encode(
-        self, inputs: Sequence[dict[str, list[dict[str, Any]]]]
-    ) -> list[dict[str, list[Any]]]:
-        """Encode the media of several requests in one call and hand the outputs back to each."""
-        flat = [
-            (i, m, item) for i, groups in enumerate(inputs) for m in groups for item in groups[m]
-        ]
-        encoded: list[dict[str, list[Any]]] = [{m: [] for m in groups} for groups in inputs]
-        if flat:
-            outputs = self._encode_items([item for _, _, item in flat])
-            for (i, modality, _), output in zip(flat, outputs, strict=True):
-                encoded[i][modality].append(output)
-        return encoded
 
     def _take_tokens(self, requests: Sequence[Request], tokens: torch.Tensor) -> list[StepEvent]:
         """Give each request its token; those that end leave the batch, together."""

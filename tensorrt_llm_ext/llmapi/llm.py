@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
 # SPDX-License-Identifier: Apache-2.0
-"""`LLM`: a model that answers about pictures and videos."""
+"""`LLM`: a model that answers about pictures, videos and sound."""
 
 from __future__ import annotations
 
@@ -104,7 +104,8 @@ class LLM:
             inputs: One prompt or a list. A prompt is a string, token ids, or a mapping with
                 ``prompt``, ``prompt_token_ids`` or ``messages``, and ``multi_modal_data``.
                 Pictures are PIL images or arrays; videos are lists of frames, arrays [T, H, W, 3]
-                or ``{"frames": ..., "fps": ...}``, their frames used as given.
+                or ``{"frames": ..., "fps": ...}``, their frames used as given. Clips of sound are
+                ``(samples, rate)``, or samples at the model's rate (16 kHz).
             sampling_params: For all prompts, or a list with one entry a prompt.
 
         Returns:
@@ -115,6 +116,7 @@ class LLM:
             RequestError: The single prompt cannot be served.
             ValueError: The number of sampling parameters is not the number of prompts.
             EngineClosedError: ``shutdown`` was called.
+            EncoderOnlyError: The model was loaded with ``mm_encoder_only``.
         """
         single = not isinstance(inputs, (list, tuple)) or is_token_ids(inputs)
         prompts = [inputs] if single else list(inputs)
@@ -128,13 +130,14 @@ class LLM:
         return outputs[0]
 
     def encode_multimodal(self, data: Mapping[str, Any]) -> dict[str, list[Any]]:
-        """Encode pictures and videos without generating.
+        """Encode pictures, videos and sound without generating.
 
         Args:
-            data: ``{"image": [...], "video": [...]}``.
+            data: ``{"image": [...], "video": [...], "audio": [...]}``.
 
         Returns:
-            One output an item of each modality: ``features`` [tokens, out] and ``deepstack``.
+            One output an item of each modality: ``features`` [tokens, out], dtype of the model,
+            and what else the encoder gives (``deepstack``, or RADIO's ``summary``).
 
         Raises:
             RequestError: An item cannot be used.

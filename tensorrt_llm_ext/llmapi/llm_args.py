@@ -67,14 +67,15 @@ class KvCacheConfig(_UpstreamKvCacheKeys):
 
     max_tokens: PositiveInt | None = Field(
         None,
-        description="Most tokens that the KV cache holds, all requests together. With "
-        "free_gpu_memory_fraction, the smaller of the two counts.",
+        description="Most tokens that the KV cache holds, all requests together. Taken as it is, "
+        "whatever memory is free; free_gpu_memory_fraction then has no effect.",
         status="stable",
     )
     free_gpu_memory_fraction: Fraction = Field(
         0.9,
         description="Share, above 0 and up to 1, of the device memory still free after weights and "
-        "encoder graphs (on CPU: of the free host memory) that the KV cache may take.",
+        "encoder graphs (on CPU: of the free host memory) that the KV cache may take. Without "
+        "effect where max_tokens is set.",
         status="stable",
     )
 
@@ -144,6 +145,12 @@ class ServeConfig(_UpstreamLlmKeys):
         "Tokens are rows (patches) of the encoder's input BEFORE the merger reduces them: a "
         "256x256 picture with patch size 16 has 256. A single item that is larger is still "
         "encoded, alone.",
+        status="prototype",
+    )
+    mm_encoder_only: Bool = Field(
+        False,
+        description="Load the encoders alone: no language model, no KV cache; only "
+        "encode_multimodal works.",
         status="prototype",
     )
     kv_cache_config: KvCacheConfig = Field(

@@ -240,11 +240,7 @@ LLM_ARGS = (
         "pytorch",
         "auto, torch (the embedded engine) or tensorrt_llm; default here: auto.",
     ),
-    _refused(
-        "mm_encoder_only",
-        False,
-        "Use llm.encode_multimodal, or load_tower for a tower without the language model.",
-    ),
+    _honoured("mm_encoder_only", False, "Encoders alone: llm.encode_multimodal only."),
     _refused("disable_mm_encoder", False, "The encoder is what this package runs; remove it."),
     _refused("encode_only", False, "No embedding models; use llm.encode_multimodal for media."),
     _refused("enable_lora", False, _LORA),
@@ -378,7 +374,11 @@ LLM_ARGS = (
 )
 
 KV_CACHE = (
-    _honoured("max_tokens", None, "With free_gpu_memory_fraction: the smaller of the two."),
+    _honoured(
+        "max_tokens",
+        None,
+        "Taken as it is; free_gpu_memory_fraction then has no effect (upstream: the smaller).",
+    ),
     _honoured(
         "free_gpu_memory_fraction",
         0.9,

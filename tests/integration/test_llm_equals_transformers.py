@@ -238,7 +238,7 @@ def test_control_each_output_moves_the_logits(
     prompt = f"{IMAGE}What is this?"
     mine = {"prompt": prompt, "multi_modal_data": {"image": picture}}
     loop = llm._engine.loop
-    encode = loop._encode_items
+    encode = loop._encoders.calls["image"]
 
     def damaged(items: list[dict[str, Any]]) -> Any:
         if what == "pixels":
@@ -248,6 +248,6 @@ def test_control_each_output_moves_the_logits(
             out.deepstack[int(what[-1])].zero_()
         return outputs
 
-    monkeypatch.setattr(loop, "_encode_items", damaged)
+    monkeypatch.setitem(loop._encoders.calls, "image", damaged)
     truth = oracle.logits(oracle.inputs(prompt, [picture]))
     assert distance(prefill_logits(llm, mine), truth) > 0.1

@@ -179,13 +179,14 @@ def test_join_leave_and_cancel_between_steps(
 def test_one_encode_call_a_step(llm: LLM, picture: Image.Image, clip: np.ndarray) -> None:
     loop = llm._engine.loop
     counts: list[int] = []
-    encode = loop._encode_items
+    calls = loop._encoders.calls
+    encode = calls["image"]
 
     def spy(items: list[Any]) -> Any:
         counts.append(len(items))
         return encode(items)
 
-    loop._encode_items = spy
+    calls["image"] = spy
     try:
         video = {"prompt": VIDEO + IMAGE, "multi_modal_data": {"video": [clip], "image": [picture]}}
         llm.generate([with_image(picture), "no picture", video], tokens(2))
@@ -199,7 +200,7 @@ def test_one_encode_call_a_step(llm: LLM, picture: Image.Image, clip: np.ndarray
         llm.generate([with_image([picture] * 5, IMAGE * 5)], tokens(2))
         assert counts == [5]
     finally:
-        loop._encode_items = encode
+        calls["image"] = encode
 
 
 def test_seeds_do_not_depend_on_batch_mates(llm: LLM, picture: Image.Image) -> None:
@@ -257,7 +258,7 @@ def test_failed_step_ends_its_requests_and_the_next_ones_run(
         raise MemoryError("no memory for the encoder")
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "_encode_items", broken)
+        patch.setitem(loop._encoders.calls, "image", broken)
         with pytest.raises(MemoryError):
             llm.generate(with_image(picture), tokens(3))
     lost = engine.take(running)
@@ -280,7 +281,7 @@ def test_out_of_memory_ends_only_the_newcomers(
         raise torch.OutOfMemoryError("tried to allocate 2 GiB")
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine.loop, "_encode_items", broken)
+        patch.setitem(engine.loop._encoders.calls, "image", broken)
         lost = llm.generate([with_image(picture), "Another one"], tokens(3))
     assert all("out of memory" in out.error and out.outputs == [] for out in lost)
     while not engine.loop.idle:

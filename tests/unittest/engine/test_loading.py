@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -32,13 +33,24 @@ def test_features_pack_and_unpack() -> None:
     assert shim(shim.pack(bare), grid_thw=torch.ones(1, 3)).deepstack_features == []
 
 
-def test_dtype_and_device() -> None:
-    text = SimpleNamespace(dtype=torch.bfloat16)
-    config = SimpleNamespace(dtype=None, get_text_config=lambda: text)
-    assert loading.resolve_dtype("auto", config) is torch.bfloat16
-    assert loading.resolve_dtype("float16", config) is torch.float16
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"dtype": "float16"}, torch.float16),
+        ({"torch_dtype": "torch.float32", "text_config": {"dtype": "float16"}}, torch.float32),
+        ({"thinker_config": {"text_config": {"dtype": "float16"}}}, torch.float16),
+        ({"dtype": None, "text_config": {}}, torch.bfloat16),
+    ],
+)
+def test_auto_dtype_is_the_checkpoints(config, expected, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert loading.resolve_dtype("auto", tmp_path) is expected
+
+
+def test_dtype_and_device(tmp_path: Path) -> None:
+    assert loading.resolve_dtype("float16", tmp_path) is torch.float16
     with pytest.raises(ValueError, match="dtype 'int8' is not known; choose one of auto, float32"):
-        loading.resolve_dtype("int8", config)
+        loading.resolve_dtype("int8", tmp_path)
     assert loading.resolve_device("cpu") == torch.device("cpu")
 
 
@@ -52,12 +64,14 @@ def test_end_of_text_ids_come_from_the_generation_config(
     assert loading.eos_token_ids(tmp_path, config, tokenizer) == (ids[0],)
 
 
-def test_models_that_cannot_be_served(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2"}))
-    with pytest.raises(ValueError, match="model_type 'qwen2' without image_token_id"):
+def test_models_that_cannot_be_served(tmp_path: Path) -> None:
+    def load(**config: Any) -> None:
+        (tmp_path / "config.json").write_text(json.dumps(config))
         loading.load_config(tmp_path, trust_remote_code=False)
-    config = json.loads((tiny_checkpoint / "config.json").read_text())
-    config["text_config"]["layer_types"] = ["sliding_attention"] * 4
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="sliding_attention"):
-        loading.load_config(tmp_path, trust_remote_code=False)
+
+    with pytest.raises(ValueError, match="does not know model type 'qwen2'; it knows glm46v, "):
+        load(model_type="qwen2")
+    with pytest.raises(ValueError, match=r"RADIO is an encoder.*mm_encoder_only=True"):
+        load(model_type="radio")
+    with pytest.raises(ValueError, match=r"without vision_start_token_id in config\.json"):
+        load(model_type="qwen3_omni_moe_thinker")

@@ -95,14 +95,15 @@ def test_odd_last_frame_is_repeated(media: MediaInputs, photo: Image.Image) -> N
     even = media.plan("video", {"frames": [*frames, frames[-1]], "fps": 4})
     assert odd.grid_thw == even.grid_thw == (2, 4, 6)
     assert torch.equal(media.load(odd)["pixel_values"], media.load(even)["pixel_values"])
-    assert odd.frame_times == (0.125, 0.5)  # (0 + 1/4) / 2, and 2/4 twice
+    assert odd.pair_times == ((0, 0.25), (0.5, 0.5))  # the last frame twice
 
 
 def test_a_frame_is_resized_as_a_picture(media: MediaInputs, photo: Image.Image) -> None:
     """Where picture and video limits agree on the size, resampling agrees bit for bit."""
     picture = photo.resize((167, 103))
     image, video = media.plan("image", picture), media.plan("video", [picture] * 2)
-    assert image.size == video.size != (103, 167)
+    assert image.fit == video.fit
+    assert image.fit.canvas != (103, 167)
     assert torch.equal(media.load(image)["pixel_values"], media.load(video)["pixel_values"])
 
 
@@ -181,7 +182,7 @@ FRAME = np.zeros((64, 64, 3), np.uint8)
         ("video", [FRAME, FRAME[:32]], "video frame 1 is 64x32, frame 0 is 64x64"),
         ("video", [FRAME, "no"], "video frame 1 is a str"),
         ("video", [Image.new("RGB", (1, 1))] * 2, "1x1 pixel"),
-        ("audio", [FRAME], "modality 'audio' is not known"),
+        ("audio", [FRAME], "modality 'audio' has no encoder here; allowed: image, video"),
     ],
 )
 def test_unusable_media(media: MediaInputs, modality: str, value: Any, message: str) -> None:

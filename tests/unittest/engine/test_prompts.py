@@ -13,6 +13,7 @@ from PIL import Image
 from transformers import AutoConfig, AutoTokenizer
 
 from tensorrt_llm_ext.engine.errors import RequestError
+from tensorrt_llm_ext.engine.families import family_of
 from tensorrt_llm_ext.engine.media_inputs import MediaInputs
 from tensorrt_llm_ext.engine.prompts import PromptBuilder, as_items, is_token_ids
 
@@ -23,9 +24,8 @@ PICTURE = Image.new("RGB", (64, 64))
 @pytest.fixture(scope="module")
 def builder(tiny_checkpoint: Path) -> PromptBuilder:
     config = AutoConfig.from_pretrained(tiny_checkpoint)
-    ids = {"image": config.image_token_id, "video": config.video_token_id}
     tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
-    return PromptBuilder(tokenizer, MediaInputs(tiny_checkpoint), ids)
+    return PromptBuilder(tokenizer, MediaInputs(tiny_checkpoint), family_of("qwen3_vl"), config)
 
 
 def test_types_and_rows(builder: PromptBuilder) -> None:
@@ -42,7 +42,8 @@ def test_types_and_rows(builder: PromptBuilder) -> None:
         assert kind == {image: 1, video: 2}.get(token, 0)
     assert prompt.token_types.count(1) == 4
     assert prompt.token_types.count(2) == 8  # 2 frame pairs
-    assert (prompt.num_items, prompt.num_rows) == (2, 16 + 32)
+    assert prompt.loads == {"image": (2, 16 + 32)}
+    assert prompt.order == ("image", "video")
     text = builder.tokenizer.decode(prompt.token_ids)
     # fps 24: frames at 0, 1/24 and twice 2/24 of a second.
     assert "<0.0 seconds><|vision_start|>" in text

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tensorrt_llm_ext.engine.errors import RequestError
-from tensorrt_llm_ext.engine.scheduler import Limits, Request, Scheduler, padded_cost
+from tensorrt_llm_ext.engine.scheduler import Limits, Request, Scheduler
 
 LIMITS = Limits(
     max_batch_size=4,
@@ -24,9 +24,8 @@ LIMITS = Limits(
 
 
 def make(number: int, prompt: int = 10, new: int = 10, rows: tuple[int, ...] = ()) -> Request:
-    media = SimpleNamespace(
-        token_ids=[0] * prompt, num_items=len(rows), num_rows=sum(rows), items={}
-    )
+    loads = {"image": (len(rows), sum(rows))} if rows else {}
+    media = SimpleNamespace(token_ids=[0] * prompt, loads=loads, items={})
     unused: Any = None
     return Request(number, media, unused, new, unused, unused)  # type: ignore[arg-type]
 
@@ -48,8 +47,8 @@ def test_batch_size() -> None:
 
 
 def test_padded_kv_tokens() -> None:
-    assert padded_cost([]) == 0
-    assert padded_cost([make(0, 10, 5), make(1, 30, 2)]) == 64
+    assert LIMITS.cost([]) == 0
+    assert LIMITS.cost([make(0, 10, 5), make(1, 30, 2)]) == 64
     # 20 + 20 fit, 3 * 70 does not, and what stands behind it waits too.
     assert admit(make(0), make(1), make(2, 60, 10), make(3))[1] == [0, 1]
     assert admit(make(0), make(1), make(2, 60, 6), make(3))[1] == [0, 1, 2]

@@ -150,7 +150,7 @@ def test_every_family_is_an_ordinary_folder(family_checkpoint, family: str) -> N
     folder = family_checkpoint(family)
     config = AutoConfig.from_pretrained(folder)
     config = getattr(config, "thinker_config", config)
-    model, report = AutoModelForImageTextToText.from_pretrained(
+    _model, report = AutoModelForImageTextToText.from_pretrained(
         folder, config=config, output_loading_info=True
     )
     assert not any(report.values()), report
