@@ -19,7 +19,7 @@ import torch
 
 from .buckets import Bucket, ladder
 from .cache import BoundedLRU
-from .layout import EncoderItem, SegmentRun
+from .layout import AttentionLayout, EncoderItem, SegmentRun
 
 M = TypeVar("M")
 Tensors = dict[str, torch.Tensor]
@@ -79,7 +79,7 @@ class EncoderMetadataProvider(Protocol[M]):
         """Metadata sized from the bucket and its segment slots (slack segments included)."""
         ...
 
-    def refresh_in_place(self, metadata: M, segment_lengths: Sequence[int]) -> None:
+    def refresh_in_place(self, metadata: M, segment_lengths: AttentionLayout) -> None:
         """Writes a new layout into the existing tensors; unused slots become empty segments."""
         ...
 
@@ -107,11 +107,11 @@ class EncoderGraphIOAdapter(abc.ABC):
 
     def segment_lengths(
         self, items: Sequence[EncoderItem], runs: Sequence[SegmentRun]
-    ) -> tuple[int, ...]:
+    ) -> AttentionLayout:
         """Attention segments of a step's runs, end to end; they cover its tokens exactly.
 
         By default the items' segments. An encoder that leaves rows unused inside a segment makes
-        pieces of their own of them.
+        pieces of their own of them; one with several layouts returns them all.
         """
         return tuple(
             length
@@ -122,8 +122,12 @@ class EncoderGraphIOAdapter(abc.ABC):
         )
 
     @abc.abstractmethod
-    def pad(self, bucket: Bucket, segment_lengths: Sequence[int]) -> tuple[int, ...]:
+    def pad(self, bucket: Bucket, segment_lengths: AttentionLayout) -> AttentionLayout:
         """Segment lengths that fill the bucket: the real ones, then the slack in pieces."""
+
+    def full_layout(self, bucket: Bucket) -> AttentionLayout:
+        """What the bucket is captured and timed with: it is filled evenly."""
+        return self.pad(bucket, even_segments(bucket))
 
     @abc.abstractmethod
     def allocate_inputs(self, num_tokens: int, device: torch.device) -> Tensors:
@@ -160,6 +164,13 @@ class EncoderGraphIOAdapter(abc.ABC):
             for name, spec in self.output_specs.items():
                 rows, at, to = (spec.rows(n) for n in (num_tokens, source, target))
                 sinks[name][to : to + rows].copy_(outputs[name][at : at + rows])
+
+
+def even_segments(bucket: Bucket) -> tuple[int, ...]:
+    """Lengths that fill a bucket as evenly as its segments allow, but for a rest."""
+    longest = bucket.max_segment_len or bucket.num_tokens
+    size = min(longest, max(1, bucket.num_tokens // bucket.max_segments))
+    return (size,) * min(bucket.max_segments, bucket.num_tokens // size)
 
 
 def _joined(runs: Sequence[SegmentRun]) -> list[tuple[int, int, int]]:
@@ -286,7 +297,7 @@ class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
         """Real segments, and the slack pieces of a bucket with next to nothing in it."""
         return bucket.max_segments + -(-bucket.num_tokens // self._slack_segment(bucket))
 
-    def pad(self, bucket: Bucket, segment_lengths: Sequence[int]) -> tuple[int, ...]:
+    def pad(self, bucket: Bucket, segment_lengths: AttentionLayout) -> AttentionLayout:
         """See the base class."""
         slack = bucket.num_tokens - sum(segment_lengths)
         whole, rest = divmod(slack, self._slack_segment(bucket))

@@ -11,10 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from .buckets import Bucket, EagerReason, Load
+
+AttentionLayout = Any
+"""How the tokens of a step attend: what an adapter describes and a metadata provider understands.
+
+Segment lengths, ``tuple[int, ...]``, unless an encoder has more than one layout (windows inside
+segments) and brings adapter and provider of its own. Nothing else looks inside.
+"""
 
 
 @dataclass(frozen=True)

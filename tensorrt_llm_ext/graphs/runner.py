@@ -14,7 +14,7 @@ from .adapter import EncoderGraphIOAdapter, EncoderMetadataProvider, Tensors
 from .backends import GraphBackend, plain_mode
 from .buckets import Bucket
 from .captured import CapturedBucket, CaptureTimes, addresses_of
-from .layout import EncoderItem, Replay
+from .layout import AttentionLayout, EncoderItem, Replay
 
 M = TypeVar("M")
 EncoderFn = Callable[[Mapping[str, torch.Tensor], Any], Mapping[str, torch.Tensor]]
@@ -43,7 +43,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         adapter: EncoderGraphIOAdapter,
         backend: GraphBackend,
         device: torch.device,
-        eager_metadata: Callable[[Sequence[int]], Any],
+        eager_metadata: Callable[[AttentionLayout], Any],
         warmup_steps: int = 2,
         enable_padding: bool = True,
     ) -> None:
@@ -55,7 +55,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
             adapter: Shapes, buffers, padding and copying.
             backend: Records and replays.
             device: Where the buffers live.
-            eager_metadata: Segment lengths -> metadata of an eager run, for its timing.
+            eager_metadata: Attention layout -> metadata of an eager run, for its timing.
             warmup_steps: Runs before each capture.
             enable_padding: Off: a step is replayed only at exactly its bucket's tokens.
         """
@@ -129,7 +129,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
             self._inputs = adapter.allocate_inputs(bucket.num_tokens, self._device)
             self._outputs = adapter.allocate_outputs(bucket.num_tokens, self._device)
         metadata = self._provider.build(bucket, adapter.num_segment_slots(bucket))
-        full = adapter.pad(bucket, _full(bucket))
+        full = adapter.full_layout(bucket)
         self._provider.refresh_in_place(metadata, full)
         inputs = adapter.view_inputs(self._inputs, bucket)
         outputs = adapter.view_outputs(self._outputs, bucket.num_tokens)
@@ -217,10 +217,3 @@ class MultimodalEncoderGraphRunner(Generic[M]):
                 captured.graph.reset()
             self._captured.clear()
             self._inputs, self._outputs = {}, {}
-
-
-def _full(bucket: Bucket) -> tuple[int, ...]:
-    """A layout that fills the bucket as evenly as its segments allow."""
-    longest = bucket.max_segment_len or bucket.num_tokens
-    size = min(longest, max(1, bucket.num_tokens // bucket.max_segments))
-    return (size,) * min(bucket.max_segments, bucket.num_tokens // size)

@@ -21,7 +21,7 @@ from ..graphs.adapter import EncoderGraphIOAdapter, Tensors
 from ..graphs.backends import GraphBackend, StreamOrder, graph_backend_for, plain_mode
 from ..graphs.buckets import Bucket, EagerReason
 from ..graphs.capture import capture_within_limits, eager_times, replay_times
-from ..graphs.layout import Eager, EncoderItem, Replay, Step
+from ..graphs.layout import AttentionLayout, Eager, EncoderItem, Replay, Step
 from ..graphs.packer import Packer
 from ..graphs.report import EncoderStats, TowerReport
 from ..graphs.runner import CaptureError, MultimodalEncoderGraphRunner
@@ -186,7 +186,7 @@ class MultimodalEncoderMixin(EncoderContract):
             adapter=self._adapter,
             backend=backend,
             device=self.device,
-            eager_metadata=self._eager_metadata,
+            eager_metadata=self.make_eager_metadata,
             warmup_steps=entry.warmup_steps,
             enable_padding=entry.enable_padding,
         )
@@ -341,11 +341,19 @@ class MultimodalEncoderMixin(EncoderContract):
         num_tokens = step.load.num_tokens
         inputs = self._adapter.allocate_inputs(num_tokens, self.device)
         self._adapter.fill(inputs, items, step.runs)
-        metadata = self._eager_metadata(self._adapter.segment_lengths(items, step.runs))
+        metadata = self.make_eager_metadata(self._adapter.segment_lengths(items, step.runs))
         outputs = self.encoder_forward(inputs, metadata)
         self._adapter.read(dict(outputs), step.runs, sinks)
 
-    def _eager_metadata(self, segment_lengths: Sequence[int]) -> PackedAttnMetadata:
+    def make_eager_metadata(self, segment_lengths: AttentionLayout) -> Any:
+        """Metadata of one eager run; an encoder with a provider of its own makes its kind.
+
+        Args:
+            segment_lengths: What the adapter's ``segment_lengths`` returned.
+
+        Returns:
+            What ``encoder_forward`` takes; by default ``PackedAttnMetadata``.
+        """
         own, count, longest = self.attn_metadata, len(segment_lengths), max(segment_lengths)
         attention = attention_for(self.device, self.dtype, captured=False)
         if own is None or count > own.max_segments or own.cu_seqlens.device != self.device:

@@ -54,7 +54,7 @@ def run_in_bucket(
         adapter=tower.make_io_adapter(),
         backend=graph_backend_for(CPU),  # type: ignore[arg-type]
         device=CPU,
-        eager_metadata=tower._eager_metadata,
+        eager_metadata=tower.make_eager_metadata,
         warmup_steps=1,
     )
     list(runner.capture([bucket]))
