@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 
 import pytest
 import torch
@@ -395,6 +396,32 @@ def test_two_threads_get_the_sequential_results():
         else:
             assert same_bits(mine, sequential)
     assert tower.encoder_stats().items == 16 + 48
+
+
+@pytest.mark.parametrize("eager", [True, False])
+def test_one_call_at_a_time(eager, monkeypatch):
+    """Eager runs share the metadata of the tower: they need the lock as replays do."""
+    tower = captured_tower(64)
+    inside, most = [], []
+    fill = tower._adapter.fill
+
+    def slow_fill(*args):
+        inside.append(0)
+        most.append(len(inside))
+        time.sleep(0.02)
+        fill(*args)
+        inside.pop()
+
+    monkeypatch.setattr(tower._adapter, "fill", slow_fill)
+    threads = [
+        threading.Thread(target=lambda: tower.encode([make_item((8,))], eager=eager))
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert most == [1, 1, 1]
 
 
 def test_an_error_in_one_thread_does_not_block_the_other():
