@@ -20,8 +20,8 @@ from PIL import Image
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Two threads at most: the tensors are tiny, and CI runs next to other work.
-    torch.set_num_threads(min(2, os.cpu_count() or 1))
+    # One thread: the tensors are tiny, and more only wait for each other on a busy machine.
+    torch.set_num_threads(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -94,8 +94,14 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     """
     shape = (cos.shape[0], *[1] * (x.dim() - 2), cos.shape[1])
     cos, sin = cos.view(shape), sin.view(shape)
-    first, second = x.float().chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+    first, second = x.chunk(2, dim=-1)
+    # Products are fp32 because cos and sin are. Halves are written in place: an fp32 copy of x and
+    # a concatenation of the halves would triple the memory that this takes.
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    half = first.shape[-1]
+    out[..., :half] = (first * cos).sub_(second * sin)
+    out[..., half:] = (second * cos).add_(first * sin)
+    return out
 
 
 class PackedSelfAttention(nn.Module):
