@@ -23,8 +23,9 @@ h2 { font-size: 1.3rem; margin: 40px 0 4px; }
 h3 { font-size: 1rem; margin: 0 0 2px; }
 p { margin: 4px 0 10px; max-width: 78ch; }
 .verdict { font-size: 1.55rem; line-height: 1.3; font-weight: 600; margin: 6px 0 6px;
-  max-width: 46ch; }
+  max-width: 62ch; }
 .meta, .small { color: var(--soft); font-size: 0.9rem; }
+.meta { max-width: none; }
 .meta span { white-space: nowrap; margin-right: 1.4em; }
 .meta b { color: var(--ink); font-weight: 600; overflow-wrap: anywhere; white-space: normal; }
 code { font: 0.9em ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
@@ -36,7 +37,7 @@ code { font: 0.9em ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
 .tile b { display: block; font-size: 1.5rem; line-height: 1.25; }
 .tile span { color: var(--soft); font-size: 0.9rem; }
 .notice { background: var(--warn); border-left: 4px solid var(--warn-rule); padding: 8px 14px;
-  border-radius: 4px; margin: 8px 0; }
+  border-radius: 4px; margin: 8px 0; max-width: none; }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 470px), 1fr));
   gap: 12px; }
 .charts .card { margin: 0; }
@@ -54,7 +55,7 @@ svg .label { fill: var(--ink); }
 .mark.hollow { fill: var(--card); }
 .share { stroke: var(--card); stroke-width: 1px; vector-effect: non-scaling-stroke; }
 .share.graphs { fill: var(--replay); } .share.kv { fill: var(--kv); }
-.share.kept { fill: var(--kept); } .share.left, .share.phase1 { fill: var(--left); }
+.share.kept { fill: var(--kept); } .share.left { fill: var(--left); }
 .share.phase0 { fill: var(--soft); } .share.without { fill: var(--left); }
 svg.bar { height: 26px; border-radius: 5px; }
 .legend { display: flex; flex-wrap: wrap; gap: 2px 18px; margin: 6px 0 0; padding: 0;
@@ -78,10 +79,9 @@ tbody th { font-weight: inherit; }
   vertical-align: -1px; }
 .swatch.graphs { background: var(--replay); } .swatch.kv { background: var(--kv); }
 .swatch.kept { background: var(--kept); }
-.swatch.left, .swatch.without, .swatch.phase1 { background: var(--left); }
-.swatch.phase0 { background: var(--soft); }
+.swatch.left { background: var(--left); }
 .barcell { width: 45%; } .barcell svg.bar { height: 16px; border-radius: 3px; }
-dl { margin: 0; } dt { font-weight: 600; } dd { margin: 0 0 8px; }
+.words { max-width: 110ch; margin-top: 14px; }
 @media (max-width: 700px) { main { padding: 16px 12px; } .verdict { font-size: 1.25rem; }
   th, td { padding: 4px 6px; } .card { padding: 12px; } }
 @media print { body { background: #ffffff; } .scroll { max-height: none; overflow: visible; }

@@ -14,7 +14,7 @@ from html import escape
 from typing import NamedTuple
 
 _WIDTH, _HEIGHT = 560, 300
-_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 12, 46
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 28, 12, 46
 _PER_DECADE = (1, 2, 5)
 
 
@@ -199,7 +199,8 @@ def share_bar(parts: Sequence[tuple[str, float, str]], *, name: str, title: str)
     """One bar cut into shares.
 
     Args:
-        parts: (class of the style sheet, size, what the pointer is told).
+        parts: (class of the style sheet, size, what the pointer is told); with class "" a share
+            is left blank.
         name: Prefix of the ids, unique on the page.
         title: Read aloud.
 
@@ -214,9 +215,10 @@ def share_bar(parts: Sequence[tuple[str, float, str]], *, name: str, title: str)
     start = 0.0
     for style, size, note in parts:
         width = size / total * 1000
-        drawn.append(
-            f'<rect class="share {style}" x="{start:.2f}" y="0" width="{width:.2f}" height="24">'
-            f"<title>{escape(note)}</title></rect>"
-        )
+        if style:
+            drawn.append(
+                f'<rect class="share {style}" x="{start:.2f}" y="0" width="{width:.2f}" '
+                f'height="24"><title>{escape(note)}</title></rect>'
+            )
         start += width
     return "".join([*drawn, "</svg>"])
