@@ -133,7 +133,7 @@ def test_memory_cap_as_a_fraction_end_to_end(monkeypatch):
 
 
 def lose_from(tokens):
-    """Replay takes longer than eager from a size on; at 128 tokens it is a tie, within the noise."""
+    """Replay takes longer than eager from a size on; at 128 tokens a tie, within the noise."""
     return lambda n: (n / 100, n / (101 if n == 128 else 50 if n < tokens else 103))
 
 

@@ -11,7 +11,9 @@ import time
 import pytest
 import torch
 
+from tensorrt_llm_ext.graphs.buckets import Bucket
 from tensorrt_llm_ext.graphs.layout import Eager, Replay
+from tensorrt_llm_ext.graphs.packer import Packer
 from tensorrt_llm_ext.llmapi.mm_config import MultimodalConfig
 from tensorrt_llm_ext.towers.mixin import MultimodalEncoderMixin
 
@@ -333,6 +335,32 @@ def test_without_padding_only_exact_sizes_replay(tokens):
     assert stats.replays == ({"32x2": 1} if tokens == 32 else {})
     reason = "no_exact_bucket" if tokens < 32 else "too_many_tokens"
     assert stats.eager == ({} if tokens == 32 else {reason: 1})
+
+
+def test_runner_knows_of_the_missing_padding_too():
+    """Whoever hands it a step: the bound is the runner's, not only the packer's."""
+    tower = captured_tower(128, buckets=[(32, 2)], enable_padding=False)
+    item = make_item((28,))
+    (step,) = Packer([Bucket(32, 2)], eager_token_budget=32).plan([(28,)])
+    assert isinstance(step, Replay)
+    assert tower._runner is not None
+    with pytest.raises(ValueError, match="no_exact_bucket"):
+        tower._runner.replay(step, [tower.pack_item(item)], {})
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+def test_warm_up_steps_are_those_of_the_entry(steps):
+    backend = SpyBackend()
+    seen = []
+    capture = backend.capture
+
+    def spy(body, *, warmup_steps):
+        seen.append(warmup_steps)
+        return capture(body, warmup_steps=warmup_steps)
+
+    backend.capture = spy  # type: ignore[method-assign]
+    captured_tower(64, backend, max_batch_size=2, warmup_steps=steps)
+    assert seen == [steps]
 
 
 LOGGER = "tensorrt_llm_ext.towers.mixin"
