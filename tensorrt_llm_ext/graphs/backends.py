@@ -130,11 +130,17 @@ class CudaGraphBackend:
 
     def run(self, body: Callable[[], object]) -> None:
         """See the protocol."""
-        with self.session():
-            current = torch.cuda.current_stream(self._device)
-            self._stream.wait_stream(current)
+        with self.session(), self._on_capture_stream():
+            body()
+
+    @contextlib.contextmanager
+    def _on_capture_stream(self) -> Iterator[None]:
+        current = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(current)
+        try:
             with torch.cuda.stream(self._stream):
-                body()
+                yield
+        finally:
             current.wait_stream(self._stream)
 
     def capture(self, body: Callable[[], None], *, warmup_steps: int) -> CapturedGraph:
@@ -146,9 +152,7 @@ class CudaGraphBackend:
         with self.session(), _quiet_gc():
             if not self._alive:
                 self._pool = torch.cuda.graph_pool_handle()  # a pool dies with its last graph
-            current = torch.cuda.current_stream(self._device)
-            self._stream.wait_stream(current)
-            with torch.cuda.stream(self._stream):
+            with self._on_capture_stream():
                 with _host_reads_are_errors():
                     for _ in range(warmup_steps):
                         body()
@@ -165,7 +169,6 @@ class CudaGraphBackend:
                 except BaseException:
                     self._abandon(graph, ended=ended)
                     raise
-            current.wait_stream(self._stream)
         return _PooledGraph(graph, self._alive)
 
     def _abandon(self, graph: torch.cuda.CUDAGraph, *, ended: bool) -> None:
