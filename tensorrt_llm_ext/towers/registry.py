@@ -26,7 +26,8 @@ class TowerEntry:
 
 
 _TOWERS: dict[tuple[str, str], TowerEntry] = {}
-_BUILT_IN = ("qwen3_vl", "qwen3_audio", "glm", "radio")  # imported at the first look-up
+# Imported at the first look-up.
+_BUILT_IN = ("qwen3_vl", "qwen3_audio", "glm", "radio", "hf_adapter")
 
 
 def register_tower(

@@ -37,24 +37,15 @@ class AxialRopeParameters(BaseModel):
     )
 
 
-class PatchGridConfig(BaseModel):
-    """Keys of ``vision_config`` that all patch-grid towers have; others are ignored."""
+class PatchConfig(BaseModel):
+    """Sizes of patch rows; other keys are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    depth: PositiveInt
-    hidden_size: PositiveInt
-    num_heads: PositiveInt
-    intermediate_size: PositiveInt
-    out_hidden_size: PositiveInt
     in_channels: PositiveInt = 3
     patch_size: PositiveInt = 16
     temporal_patch_size: PositiveInt = 2
     spatial_merge_size: PositiveInt = 2
-    rope_theta: PositiveFloat = 10000.0
-    rope_parameters: AxialRopeParameters | None = Field(
-        None, validation_alias=AliasChoices("rope_parameters", "rope_scaling")
-    )
 
     @property
     def patch_dim(self) -> int:
@@ -66,19 +57,92 @@ class PatchGridConfig(BaseModel):
         """U: patches that become one output row."""
         return self.spatial_merge_size**2
 
+
+class PatchGridConfig(PatchConfig):
+    """Keys of ``vision_config`` that all patch-grid towers have; others are ignored."""
+
+    depth: PositiveInt
+    hidden_size: PositiveInt
+    num_heads: PositiveInt
+    intermediate_size: PositiveInt
+    out_hidden_size: PositiveInt
+    rope_theta: PositiveFloat = 10000.0
+    rope_parameters: AxialRopeParameters | None = Field(
+        None, validation_alias=AliasChoices("rope_parameters", "rope_scaling")
+    )
+
     @property
     def rope_base(self) -> float:
         """Base of the rotary embedding, wherever it stands."""
         return (self.rope_parameters and self.rope_parameters.rope_theta) or self.rope_theta
 
 
-class PatchGridTower(MultimodalEncoderMixin, nn.Module):
+class GridTower(MultimodalEncoderMixin, nn.Module):
     """Base of the towers whose items are patch rows and a grid.
 
     An item is ``{"pixel_values": float [t * h * w, P], "grid_thw": (t, h, w)}``: rows in
-    merge-block order, h and w in patches. Its output has ``features`` [t * h * w / U, O] and
-    ``deepstack``, a list of tensors of the same shape (empty for most towers), in the order of the
-    blocks they leave.
+    merge-block order, h and w in patches; every frame pair is a segment. Its output has
+    ``features`` [t * h * w / U, O] and ``deepstack``, a list of tensors of the same shape (empty
+    for most towers), in the order of the blocks they leave.
+    """
+
+    encoder_cuda_graph_modality = "image"
+    num_deepstack = 0
+    out_hidden_size: int
+    config: PatchConfig
+
+    @property
+    def spatial_merge_size(self) -> int:
+        """Side of the square of patches that becomes one output row."""
+        return self.config.spatial_merge_size
+
+    def layout_specs(self) -> dict[str, EncoderGraphTensorSpec]:
+        """Inputs that depend on the grid alone."""
+        return {"positions": EncoderGraphTensorSpec((2,), torch.int32)}
+
+    def frame_layout(self, height: int, width: int) -> dict[str, np.ndarray]:
+        """These inputs for a frame of height x width patches, [height * width, n] each."""
+        return {"positions": patch_positions(height, width, self.spatial_merge_size)}
+
+    def make_io_adapter(self) -> PackedEncoderGraphIOAdapter:
+        """See the mixin."""
+        return PackedEncoderGraphIOAdapter(**self.io_specs())
+
+    def io_specs(self) -> dict[str, Any]:
+        """Arguments of the adapter."""
+        c, spec = self.config, EncoderGraphTensorSpec
+        merged = spec((self.out_hidden_size,), self.dtype, c.merge_unit)
+        deepstack = {f"deepstack_{i}": merged for i in range(self.num_deepstack)}
+        attention = attention_for(self.device, self.dtype, captured=True)
+        return {
+            "row_specs": {"pixel_values": spec((c.patch_dim,), self.dtype)},
+            "layout_specs": self.layout_specs(),
+            "output_specs": {"features": merged, **deepstack},
+            "build_layout": self._build_layout,
+            "unit": c.merge_unit,
+            "bakes_max_segment_len": attention.bakes_max_segment_len,
+        }
+
+    def _build_layout(
+        self, layout: Hashable, first_segment: int, num_segments: int
+    ) -> dict[str, np.ndarray]:
+        """Every frame pair of an item has the same layout."""
+        frame = self.frame_layout(*cast(tuple[int, int], layout))
+        return {name: np.tile(array, (num_segments, 1)) for name, array in frame.items()}
+
+    def pack_item(self, item: Mapping[str, Any]) -> EncoderItem:
+        """See the class and the mixin."""
+        pixels, (t, h, w) = checked_grid_item(item, self.config)
+        return EncoderItem((h * w,) * t, {"pixel_values": pixels}, (h, w))
+
+    def make_output(self, item: EncoderItem, tensors: Tensors) -> ItemOutput:
+        """See the class."""
+        deepstack = [tensors[f"deepstack_{i}"] for i in range(self.num_deepstack)]
+        return ItemOutput(features=tensors["features"], deepstack=deepstack)
+
+
+class PatchGridTower(GridTower):
+    """Base of the towers built from packed blocks: embedding, positions, blocks, tail.
 
     Attributes:
         disk_renames: Patterns in parameter names that are called otherwise on disk, see
@@ -86,28 +150,18 @@ class PatchGridTower(MultimodalEncoderMixin, nn.Module):
         num_taps: K: rows of the position table that a patch reads; 0 without a table.
     """
 
-    encoder_cuda_graph_modality = "image"
     disk_renames: Mapping[str, str | tuple[str, ...]] = {}
     num_taps = 0
-    num_deepstack = 0
+    config: PatchGridConfig
 
     def __init__(self, config: PatchGridConfig, vit: PackedViTConfig) -> None:
         """Makes patch embedding, rope and blocks; weights come from ``load_tower``."""
         super().__init__()
         self.config = config
+        self.out_hidden_size = config.out_hidden_size
         self.patch_embed = nn.ModuleDict({"proj": nn.Linear(config.patch_dim, config.hidden_size)})
         self.rope = None if vit.rope_theta is None else AxialRope(vit.head_dim, vit.rope_theta)
         self.blocks = nn.ModuleList(PackedBlock(vit) for _ in range(config.depth))
-
-    @property
-    def spatial_merge_size(self) -> int:
-        """Side of the square of patches that becomes one output row."""
-        return self.config.spatial_merge_size
-
-    @property
-    def out_hidden_size(self) -> int:
-        """O: width of every output."""
-        return self.config.out_hidden_size
 
     # ---- what a tower fills in -------------------------------------------------------------
 
@@ -168,41 +222,21 @@ class PatchGridTower(MultimodalEncoderMixin, nn.Module):
         disk[name] = (DiskTensor(name, (c.hidden_size, *kernel)),)
         return disk
 
-    def make_io_adapter(self) -> PackedEncoderGraphIOAdapter:
-        """See the mixin."""
-        c, spec = self.config, EncoderGraphTensorSpec
-        merged = spec((c.out_hidden_size,), self.dtype, c.merge_unit)
-        layout = {"positions": spec((2,), torch.int32)} if self.rope is not None else {}
+    def layout_specs(self) -> dict[str, EncoderGraphTensorSpec]:
+        """See the base class: positions for rope, taps for a table."""
+        spec = EncoderGraphTensorSpec
+        specs = {} if self.rope is None else super().layout_specs()
         if self.num_taps:
-            layout["table_rows"] = spec((self.num_taps,), torch.int32)
-            layout["table_weights"] = spec((self.num_taps,), torch.float32)
-        attention = attention_for(self.device, self.dtype, captured=True)
-        deepstack = {f"deepstack_{i}": merged for i in range(self.num_deepstack)}
-        return PackedEncoderGraphIOAdapter(
-            row_specs={"pixel_values": spec((c.patch_dim,), self.dtype)},
-            layout_specs=layout,
-            output_specs={"features": merged, **deepstack},
-            build_layout=self._build_layout,
-            unit=c.merge_unit,
-            bakes_max_segment_len=attention.bakes_max_segment_len,
-        )
+            specs["table_rows"] = spec((self.num_taps,), torch.int32)
+            specs["table_weights"] = spec((self.num_taps,), torch.float32)
+        return specs
 
-    def _build_layout(
-        self, layout: Hashable, first_segment: int, num_segments: int
-    ) -> dict[str, np.ndarray]:
-        """Every frame pair of an item has the same layout."""
-        height, width = cast(tuple[int, int], layout)
-        frame = {}
-        if self.rope is not None:
-            frame["positions"] = patch_positions(height, width, self.config.spatial_merge_size)
+    def frame_layout(self, height: int, width: int) -> dict[str, np.ndarray]:
+        """See the base class."""
+        frame = {} if self.rope is None else super().frame_layout(height, width)
         if self.num_taps:
             frame["table_rows"], frame["table_weights"] = self.position_taps(height, width)
-        return {name: np.tile(array, (num_segments, 1)) for name, array in frame.items()}
-
-    def pack_item(self, item: Mapping[str, Any]) -> EncoderItem:
-        """See the class and the mixin."""
-        pixels, (t, h, w) = checked_grid_item(item, self.config)
-        return EncoderItem((h * w,) * t, {"pixel_values": pixels}, (h, w))
+        return frame
 
     def encoder_forward(
         self, inputs: Mapping[str, torch.Tensor], metadata: PackedAttnMetadata
@@ -234,11 +268,6 @@ class PatchGridTower(MultimodalEncoderMixin, nn.Module):
                 outputs[f"deepstack_{len(outputs)}"] = tapped
         outputs["features"] = self.tail(x)
         return outputs
-
-    def make_output(self, item: EncoderItem, tensors: Tensors) -> ItemOutput:
-        """See the class."""
-        deepstack = [tensors[f"deepstack_{i}"] for i in range(self.num_deepstack)]
-        return ItemOutput(features=tensors["features"], deepstack=deepstack)
 
     def table_taps(
         self, height: int, width: int, rows: int, **how: Any
