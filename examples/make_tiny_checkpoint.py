@@ -78,7 +78,8 @@ def randomize(model: torch.nn.Module, seed: int, std: float = 0.05) -> None:
     """Fill every parameter with noise, biases too: zero biases and unit norms hide mistakes.
 
     The decoder's matrices get twice the deviation: with less, every token ends up predicting
-    itself, and equal texts would prove little.
+    itself, and equal texts would prove little. The few channels of the audio tower's convolutions
+    get four times: with less, sound drowns in the positions that are added to it.
 
     Args:
         model: Model to fill in place.
@@ -93,6 +94,8 @@ def randomize(model: torch.nn.Module, seed: int, std: float = 0.05) -> None:
                 noise += 1
             elif "language_model.layers" in name or "model.layers" in name:
                 noise *= 2
+            elif "audio_tower.conv" in name and name.endswith("weight"):
+                noise *= 4
             parameter.copy_(noise)
         for name, buffer in model.named_buffers():
             if name.endswith("correction_bias"):  # of a router; saved like a parameter

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, ClassVar
 
-from ..graphs.lifecycle import refuse_impossible
 from ..graphs.report import EncoderStats, KvCacheReport, StartupReport, TowerReport
 from ..llmapi.llm_args import LlmArgs
 from ..llmapi.sampling_params import SamplingParams
@@ -53,7 +52,7 @@ class TorchEngine:
         with ExitStack() as on_failure:
             # A half-built engine must not keep graphs, or their memory, alive.
             on_failure.callback(self.shutdown)
-            self._refuse_impossible()
+            self._check()
             self._load_weights()
             self._setup_attn_metadata()
             self._capture_encoder_graphs()
@@ -63,10 +62,9 @@ class TorchEngine:
 
     # ---- lifecycle, in order ----
 
-    def _refuse_impossible(self) -> None:
+    def _check(self) -> None:
         with self._phase("check"):
             self.device = loading.resolve_device(self.args.device)
-            refuse_impossible(self.args.multimodal_config, type(self), self.device)
             self._folder = loading.check_folder(self.args.model)
             self._family = family_of(read_config(self._folder)["model_type"])
             if not self.args.mm_encoder_only:

@@ -317,9 +317,10 @@ FAMILIES: dict[str, Family] = {
     "glm46v": _glm("GLM-4.6V", _glm_patches("Glm46VImageProcessorPil")),
     "glm_ocr": _glm("GLM-OCR", _glm_patches("Glm46VImageProcessorPil")),
     "glm5_next": _glm("GLM-5.3", _GLM5_PATCHES, videos_as_pictures=False, positions=None),
+    "qwen3_asr": Family("Qwen3-ASR", None),
     "radio": Family("RADIO", PatchStyle(None, video_fit=fit_picture, max_side="max_img_size")),
 }
-"""By ``model_type`` of config.json. A family without tokens has no language model."""
+"""By ``model_type`` of config.json. A family without tokens is served as encoders only."""
 
 
 def family_of(model_type: str) -> Family:

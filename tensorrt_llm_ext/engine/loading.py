@@ -216,8 +216,8 @@ def load_config(checkpoint: Path, *, trust_remote_code: bool) -> Any:
     family = family_of(str(raw.get("model_type")))
     if not family.tokens:
         raise ValueError(
-            f"{checkpoint} has no language model ({family.name} is an encoder); set "
-            "mm_encoder_only=True"
+            f"{checkpoint}: the torch engine serves {family.name} without a language model only; "
+            "set mm_encoder_only=True"
         )
     whole = AutoConfig.from_pretrained(checkpoint, trust_remote_code=trust_remote_code)
     config = family.served_config(whole)

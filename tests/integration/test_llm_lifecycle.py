@@ -17,7 +17,6 @@ from PIL import Image
 from tensorrt_llm_ext import LLM, SamplingParams
 from tensorrt_llm_ext.engine import engine as engine_module
 from tensorrt_llm_ext.engine import kv_cache, loading
-from tensorrt_llm_ext.engine.engine import TorchEngine
 from tensorrt_llm_ext.engine.errors import EngineClosedError
 from tensorrt_llm_ext.llmapi import llm as llm_module
 
@@ -40,7 +39,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         monkeypatch.setattr(owner, name, record)
 
-    spy(engine_module, "refuse_impossible")
+    spy(llm_module, "refuse_impossible")
     spy(engine_module, "load_tower")
     spy(loading, "load_language_model")
     spy(engine_module, "setup_mm_encoder_cuda_graphs")
@@ -170,17 +169,24 @@ def test_max_seq_len_defaults_to_the_model_or_to_what_fits(
 
 
 def test_engine_without_the_lifecycle_is_refused_with_graphs(
-    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, calls: list[str]
+    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Unknown(TorchEngine):
-        supports_encoder_graph_lifecycle = False
+    """An engine that says nothing counts as one that cannot; it is not even constructed."""
 
-    monkeypatch.setitem(llm_module._ENGINES, "torch", Unknown)
-    with pytest.raises(ValueError, match="Unknown"):
-        LLM(model=tiny_checkpoint, backend="torch", multimodal_config=GRAPHS, **SMALL)
-    assert "load_tower" not in calls
-    with LLM(model=tiny_checkpoint, backend="torch", **SMALL) as llm:
-        assert llm.generate("Hi", SamplingParams(max_tokens=1)).outputs
+    class Foreign:
+        def __init__(self, args: Any) -> None:
+            made.append(args)
+
+    made: list[Any] = []
+    for backend in ("torch", "tensorrt_llm"):
+        monkeypatch.setitem(llm_module._ENGINES, backend, Foreign)
+        for chosen in (backend, "auto"):
+            with pytest.raises(ValueError, match="engine Foreign does not capture"):
+                LLM(model=tiny_checkpoint, backend=chosen, multimodal_config=GRAPHS, **SMALL)
+            assert made == []
+            LLM(model=tiny_checkpoint, backend=chosen, **SMALL)
+            assert len(made) == 1
+            made.clear()
 
 
 def test_tensorrt_llm_backend_is_a_clear_error(tiny_checkpoint: Path, calls: list[str]) -> None:

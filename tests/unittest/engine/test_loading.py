@@ -71,7 +71,7 @@ def test_models_that_cannot_be_served(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match="does not know model type 'qwen2'; it knows glm46v, "):
         load(model_type="qwen2")
-    with pytest.raises(ValueError, match=r"RADIO is an encoder.*mm_encoder_only=True"):
+    with pytest.raises(ValueError, match=r"serves RADIO without a language .*mm_encoder_only=True"):
         load(model_type="radio")
     with pytest.raises(ValueError, match=r"without vision_start_token_id in config\.json"):
         load(model_type="qwen3_omni_moe_thinker")

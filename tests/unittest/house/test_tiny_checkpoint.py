@@ -163,7 +163,7 @@ def test_every_family_is_an_ordinary_folder(family_checkpoint, family: str) -> N
     for kind in kinds:
         assert text.count(FAMILIES[family].vocabulary.media[kind]) == 1
     for name, weight in load_file(folder / "model.safetensors").items():
-        assert 0.01 < float(weight.std()) < 0.2, name
+        assert 0.01 < float(weight.std()) < 0.3, name
     preprocessor = json.loads((folder / "preprocessor_config.json").read_text())
     assert preprocessor["patch_size"] == config.vision_config.patch_size
 
