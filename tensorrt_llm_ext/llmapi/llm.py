@@ -4,26 +4,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from types import TracebackType
 from typing import Any, overload
 
 from ..engine.engine import TorchEngine
 from ..engine.errors import RequestError
+from ..engine.loading import resolve_device
 from ..engine.prompts import is_token_ids
 from ..engine.results import RequestOutput
+from ..graphs.lifecycle import refuse_impossible
 from ..graphs.report import EncoderStats, StartupReport
 from .llm_args import LlmArgs
 from .mm_config import MultimodalConfig
 from .sampling_params import SamplingParams
 
-EngineFactory = Callable[[LlmArgs], Any]
-
-_ENGINES: dict[str, EngineFactory] = {"torch": TorchEngine}
+_ENGINES: dict[str, type[Any]] = {"torch": TorchEngine}
 
 
-def engine_of(backend: str) -> EngineFactory:
+def engine_of(backend: str) -> type[Any]:
     """Engine class of a backend name; "auto" is the embedded engine unless a binding is registered.
 
     Args:
@@ -36,7 +36,7 @@ def engine_of(backend: str) -> EngineFactory:
         ValueError: No engine of that name is available here.
     """
     if backend == "auto":
-        return _ENGINES.get("tensorrt_llm", TorchEngine)
+        return _ENGINES.get("tensorrt_llm", _ENGINES["torch"])
     if backend not in _ENGINES:
         raise ValueError(
             f"backend {backend!r} is not available here (TensorRT-LLM is not installed or not "
@@ -77,7 +77,11 @@ class LLM:
         if multimodal_config is None:
             del fields["multimodal_config"]
         self.args = LlmArgs.model_validate(fields)
-        self._engine: Any = engine_of(self.args.backend)(self.args)
+        engine_cls = engine_of(self.args.backend)
+        device = resolve_device(self.args.device)
+        # Here and nowhere else: an engine that was never asked cannot forget it.
+        refuse_impossible(self.args.multimodal_config, engine_cls, device)
+        self._engine: Any = engine_cls(self.args)
 
     @overload
     def generate(
