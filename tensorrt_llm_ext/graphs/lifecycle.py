@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 import torch
@@ -73,6 +73,24 @@ def refuse_impossible(config: MultimodalConfig, engine_cls: type, device: torch.
         )
 
 
+def refuse_unknown_modalities(config: MultimodalConfig, known: Collection[str]) -> None:
+    """Refuses an entry for an encoder that the model does not have.
+
+    Args:
+        config: The multimodal configuration.
+        known: Modalities of the model's encoders.
+
+    Raises:
+        ValueError: An entry's modality is not one of them.
+    """
+    for modality in config.encoder_cuda_graph or {}:
+        if modality not in known:
+            raise ValueError(
+                f"encoder_cuda_graph has an entry for {modality!r}, but the model has no such "
+                f"encoder; it has {sorted(known) or 'none'}. Remove the entry."
+            )
+
+
 def setup_mm_encoder_cuda_graphs(
     towers: Mapping[str, CapturableTower],
     config: MultimodalConfig,
@@ -93,12 +111,7 @@ def setup_mm_encoder_cuda_graphs(
         ValueError: A configured modality has no tower, or an entry cannot work. Raised before any
             capture.
     """
-    for modality in config.encoder_cuda_graph or {}:
-        if modality not in towers:
-            raise ValueError(
-                f"encoder_cuda_graph has an entry for {modality!r}, but the model has no such "
-                f"encoder; it has {sorted(towers) or 'none'}. Remove the entry."
-            )
+    refuse_unknown_modalities(config, towers)
     for tower in towers.values():
         tower.configure_encoder_cuda_graph(config, max_num_tokens)
         tower.planned_buckets()

@@ -12,7 +12,9 @@ Shape letters: T tokens, H heads, D head size, S segments.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Protocol, cast
@@ -226,6 +228,23 @@ class VarlenAttention:
         return cast(torch.Tensor, out)  # a tuple only when auxiliary outputs are asked for
 
 
+_assumed_device: ContextVar[torch.device | None] = ContextVar("assumed_device", default=None)
+
+
+@contextlib.contextmanager
+def attention_as_on(device: torch.device) -> Iterator[None]:
+    """Makes ``attention_for`` answer as for another device: to plan a capture where there is none.
+
+    Args:
+        device: The device that is asked about, for this thread and inside the ``with`` only.
+    """
+    token = _assumed_device.set(device)
+    try:
+        yield
+    finally:
+        _assumed_device.reset(token)
+
+
 def attention_for(device: torch.device, dtype: torch.dtype, *, captured: bool) -> PackedAttention:
     """The form to use on a device.
 
@@ -238,6 +257,7 @@ def attention_for(device: torch.device, dtype: torch.dtype, *, captured: bool) -
         Variable-length flash attention on CUDA in half precision; elsewhere the block mask inside
         a graph and one SDPA per segment outside.
     """
+    device = _assumed_device.get() or device
     if device.type == "cuda" and dtype in (torch.float16, torch.bfloat16):
         return VarlenAttention()
     return BlockMaskAttention() if captured else SegmentAttention()

@@ -48,6 +48,44 @@ def load_tower(
         ValueError: The model has no such tower, its configuration cannot work, or the weights do
             not fit.
     """
+    tower, prefixes = _empty_tower(source, modality, dtype, config_overrides)
+    tower.to_empty(device=device)
+    if isinstance(source, Mapping):
+        _randomise(tower, seed, init_std)
+    else:
+        load_parameters(tower, tower.disk_tensors(), source, prefixes, tower.disk_ignored)
+    return tower
+
+
+def tower_without_weights(
+    source: str | Path | Mapping[str, Any],
+    modality: str = "image",
+    dtype: torch.dtype = torch.float32,
+) -> Any:
+    """Makes a tower whose parameters have shapes and nothing else, to plan with.
+
+    Args:
+        source: Folder of a Hugging Face checkpoint, of which config.json alone is read, or a parsed
+            config.json.
+        modality: Key of the tower: ``image`` (``vision`` is the same; video rides on it).
+        dtype: Its element type.
+
+    Returns:
+        The tower in eval mode, its parameters on the meta device.
+
+    Raises:
+        ValueError: The model has no such tower, or its configuration cannot work.
+    """
+    return _empty_tower(source, modality, dtype, None)[0]
+
+
+def _empty_tower(
+    source: str | Path | Mapping[str, Any],
+    modality: str,
+    dtype: torch.dtype,
+    config_overrides: Mapping[str, Any] | None,
+) -> tuple[Any, tuple[str, ...]]:
+    """The tower on the meta device, and the prefixes of its keys."""
     config = {
         **(source if isinstance(source, Mapping) else read_config(source)),
         **(config_overrides or {}),
@@ -62,12 +100,8 @@ def load_tower(
     if not isinstance(tower, torch.nn.Module) or not isinstance(tower, MultimodalEncoderMixin):
         raise TypeError(f"{type(tower).__name__} is not an nn.Module with MultimodalEncoderMixin")
     module: torch.nn.Module = tower
-    module.to(dtype).to_empty(device=device).requires_grad_(False).eval()
-    if isinstance(source, Mapping):
-        _randomise(tower, seed, init_std)
-    else:
-        load_parameters(tower, tower.disk_tensors(), source, entry.prefixes, tower.disk_ignored)
-    return tower
+    module.to(dtype).requires_grad_(False).eval()
+    return module, entry.prefixes
 
 
 def _randomise(tower: Any, seed: int, std: float) -> None:

@@ -1,0 +1,274 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a capture would take, without a device and without weights.
+
+The buckets and the static arenas are exact: they come from the tower's own adapter. The rest on
+CUDA is an estimate:
+
+* the graphs' pool: the captured region runs on fake tensors at its largest bucket, and a model of
+  torch's allocator serves the intermediates in their order (``memory_model``); smaller buckets
+  reuse that memory. Convolutions are given scratch of the size of their input and output.
+* the arenas: the same allocator, after the tower's weights, whose segments have room left.
+* the driver's side of a graph: ``GRAPH_BYTES`` each.
+
+Fitted to an H200 (torch 2.13, bf16, driver's count): ``GRAPH_BYTES``, from what was left over for
+24 graphs each of seven vision towers at 2048 tokens and 95 graphs of Qwen3-VL-8B at 16384 (0 to
+0.74 MiB a graph), and the scratch of convolutions, from a single measurement (8 chunks of the
+Qwen3-Omni audio tower). The estimate was within -4 and +18 % of these nine. It has to be confirmed
+on a GPU whenever device, torch, the towers or the allocator's settings
+(``PYTORCH_CUDA_ALLOC_CONF``) change: tests/gpu/test_plan_gpu.py holds it against budgets that were
+not used here. Not in it: what libraries load once for the process (kernels, 32 MiB of cuBLAS
+workspace for a stream), which is not the graphs' memory either; and the choice of attention kernel
+for fp32 on CUDA, which is not modelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from pydantic import BaseModel, Field
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from ..llmapi.mm_config import MultimodalConfig
+from ..ops.attention import attention_as_on, attention_for
+from .adapter import EncoderGraphIOAdapter, EncoderMetadataProvider
+from .buckets import Bucket
+from .memory_model import CachingAllocator, MemoryEvent, memory_events, peak_bytes
+
+GRAPH_BYTES = 1 << 19
+"""Driver memory of one instantiated graph of a few hundred nodes."""
+
+_CPU = torch.device("cpu")
+
+
+class BucketPlan(BaseModel):
+    """A shape that would be captured."""
+
+    num_tokens: int = Field(description="Encoder rows before any merger.")
+    max_segments: int = Field(description="Most segments in one replay.")
+    max_segment_len: int | None = Field(None, description="Longest segment baked in, if any.")
+
+
+class TowerPlan(BaseModel):
+    """What one encoder's capture would take."""
+
+    modality: str = Field(description="Key of the tower in ``encoder_cuda_graph``.")
+    attention: str = Field(description="Attention inside the graphs.")
+    buckets: list[BucketPlan] = Field(description="Ascending.")
+    static_bytes: int = Field(description="Static inputs and outputs, exactly.")
+    activation_bytes: int = Field(description="Most intermediates alive at once, largest bucket.")
+    arena_bytes: int = Field(description="Estimate: what the driver gives for the static tensors.")
+    pool_bytes: int = Field(description="Estimate: what the graphs' pool grows by.")
+    graph_bytes: int = Field(description="Estimate: the driver's side of the graphs.")
+    total_bytes: int = Field(description="Estimate: device memory that the capture takes.")
+    max_graph_memory: int | float | None = Field(
+        None, description="Configured limit: bytes, or a fraction of the memory free at capture."
+    )
+
+    @property
+    def exceeds_limit(self) -> bool:
+        """The estimate is above a limit in bytes: capture would drop the largest buckets."""
+        limit = self.max_graph_memory
+        return isinstance(limit, int) and self.total_bytes > limit
+
+
+class EncoderPlan(BaseModel):
+    """What the capture of all encoders would take."""
+
+    model: str = Field(description="Checkpoint folder.")
+    device: str = Field(description="Kind of device that is planned for.")
+    dtype: str = Field(description="Element type of the weights.")
+    towers: list[TowerPlan] = Field(default_factory=list, description="One per modality.")
+    total_bytes: int = Field(0, description="Estimate: device memory of all captures.")
+
+    def render(self) -> str:
+        """The plan as text for a terminal."""
+        lines = [f"{self.model} on {self.device}, {self.dtype}"]
+        if not self.towers:
+            lines.append("No encoder graphs are configured: nothing is captured or reserved.")
+        for tower in self.towers:
+            lines += _render_tower(tower)
+        if self.towers:
+            lines.append(f"Total: {_mib(self.total_bytes)}{_how(self.device)}")
+        return "\n".join(lines)
+
+
+class PlannableTower(Protocol):
+    """What a plan needs of a tower (an ``nn.Module`` with ``MultimodalEncoderMixin``)."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Element type of the weights."""
+        ...
+
+    def configure_encoder_cuda_graph(
+        self, config: MultimodalConfig, max_num_tokens: int | None = None
+    ) -> None:
+        """Selects the tower's own entry."""
+        ...
+
+    def planned_buckets(self) -> tuple[Bucket, ...]:
+        """Shapes it would capture."""
+        ...
+
+    def make_io_adapter(self) -> EncoderGraphIOAdapter:
+        """Shapes and buffers."""
+        ...
+
+    def make_metadata_provider(self) -> EncoderMetadataProvider[Any]:
+        """Metadata of graphs."""
+        ...
+
+    def encoder_forward(
+        self, inputs: Mapping[str, torch.Tensor], metadata: Any
+    ) -> Mapping[str, torch.Tensor]:
+        """The region that is captured."""
+        ...
+
+    def modules(self) -> Any:
+        """As ``nn.Module``."""
+        ...
+
+    def parameters(self) -> Any:
+        """As ``nn.Module``."""
+        ...
+
+
+class _Traced(NamedTuple):
+    arenas: list[int]
+    events: list[MemoryEvent]
+
+
+def plan_towers(
+    towers: Mapping[str, PlannableTower],
+    config: MultimodalConfig,
+    max_num_tokens: int,
+    device: torch.device,
+) -> list[TowerPlan]:
+    """Plans the capture of towers without weights.
+
+    Args:
+        towers: Towers on the meta device by modality (``tower_without_weights``), in the order they
+            would be captured. Their parameters become fake: do not use them afterwards.
+        config: The multimodal configuration, with an entry for each.
+        max_num_tokens: Encoder budget (rows before any merger) of entries without their own.
+        device: What is planned for; only its type matters, and it need not be there.
+
+    Returns:
+        A plan per tower. Towers without ``max_graph_memory`` share a pool: the second one's takes
+        what the first one's does not have.
+
+    Raises:
+        ValueError: An entry cannot work for its tower.
+    """
+    shared = CachingAllocator()
+    plans = []
+    for modality, tower in towers.items():
+        entry = (config.encoder_cuda_graph or {})[modality]
+        with attention_as_on(device):
+            tower.configure_encoder_cuda_graph(config, max_num_tokens)
+            buckets = tower.planned_buckets()
+            traced = _trace(tower, buckets[-1], device)
+            attention = attention_for(device, tower.dtype, captured=True).name
+        arena = pool = graphs = 0
+        if device.type == "cuda":
+            allocator = shared if entry.max_graph_memory is None else CachingAllocator()
+            pool = allocator.play(traced.events)
+            arena = _beside_weights(tower, traced.arenas)
+            graphs = GRAPH_BYTES * len(buckets)
+        static = sum(traced.arenas)
+        plans.append(
+            TowerPlan(
+                modality=modality,
+                attention=attention,
+                buckets=[BucketPlan(**b._asdict()) for b in buckets],
+                static_bytes=static,
+                activation_bytes=peak_bytes(traced.events),
+                arena_bytes=arena,
+                pool_bytes=pool,
+                graph_bytes=graphs,
+                total_bytes=max(arena + pool + graphs, static),
+                max_graph_memory=entry.max_graph_memory,
+            )
+        )
+    return plans
+
+
+def _trace(tower: PlannableTower, bucket: Bucket, device: torch.device) -> _Traced:
+    # Computed tables are real tensors. Fake tensors say they are on the CPU: those on CUDA need a
+    # torch that was built for it.
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+        for module in tower.modules():
+            for name, parameter in module.named_parameters(recurse=False):
+                fake = torch.empty(parameter.shape, dtype=parameter.dtype, device=_CPU)
+                setattr(module, name, nn.Parameter(fake, requires_grad=False))
+        adapter = tower.make_io_adapter()
+        inputs = adapter.allocate_inputs(bucket.num_tokens, _CPU)
+        outputs = adapter.allocate_outputs(bucket.num_tokens, _CPU)
+        storages = {t.untyped_storage()._cdata: t for t in (*inputs.values(), *outputs.values())}
+        arenas = [t.untyped_storage().nbytes() for t in storages.values()]
+        slots = adapter.num_segment_slots(bucket)
+        metadata = tower.make_metadata_provider().build(bucket, slots)
+        views = adapter.view_inputs(inputs, bucket)
+        events = memory_events(
+            lambda: tower.encoder_forward(views, metadata), conv_scratch=device.type == "cuda"
+        )
+    return _Traced(arenas, events)
+
+
+def _beside_weights(tower: PlannableTower, arenas: list[int]) -> int:
+    """What the driver gives for static tensors after the weights, whose segments have room left."""
+    allocator = CachingAllocator()
+    for parameter in tower.parameters():
+        allocator.allocate(parameter.numel() * parameter.element_size())
+    before = allocator.reserved_bytes
+    for num_bytes in arenas:
+        allocator.allocate(num_bytes)
+    return allocator.reserved_bytes - before
+
+
+def _mib(num_bytes: int) -> str:
+    return f"{num_bytes / (1 << 20):,.1f} MiB"
+
+
+def _how(device: str) -> str:
+    if device == "cuda":
+        return (
+            " (estimate: what libraries load once for the process is not in it, nor is it known "
+            "here which buckets are slower than eager)"
+        )
+    return " of static buffers; intermediates are ordinary memory of each replay"
+
+
+def _render_tower(tower: TowerPlan) -> list[str]:
+    lines = [
+        f"Encoder '{tower.modality}': {len(tower.buckets)} buckets, {tower.attention} attention, "
+        f"{_mib(tower.total_bytes)}",
+        f"  {'tokens':>8} {'segments':>8} {'longest':>8}",
+    ]
+    for b in tower.buckets:
+        longest = "any" if b.max_segment_len is None else b.max_segment_len
+        lines.append(f"  {b.num_tokens:>8} {b.max_segments:>8} {longest:>8}")
+    lines += [
+        f"  static inputs and outputs {_mib(tower.static_bytes)} (exact)",
+        f"  intermediates of the largest bucket {_mib(tower.activation_bytes)}",
+    ]
+    if tower.pool_bytes or tower.graph_bytes:
+        lines.append(
+            f"  from the driver: {_mib(tower.arena_bytes)} for static tensors, "
+            f"{_mib(tower.pool_bytes)} for the pool, {_mib(tower.graph_bytes)} for the graphs"
+        )
+    if tower.exceeds_limit:
+        lines.append(
+            f"  above max_graph_memory of {tower.max_graph_memory:,} bytes: capture would drop "
+            "the largest buckets until the rest fits"
+        )
+    elif isinstance(tower.max_graph_memory, float):
+        lines.append(
+            f"  max_graph_memory {tower.max_graph_memory:g} of the memory free at capture: not "
+            "known here"
+        )
+    return lines
