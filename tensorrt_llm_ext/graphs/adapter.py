@@ -127,7 +127,7 @@ class EncoderGraphIOAdapter(abc.ABC):
 
     def full_layout(self, bucket: Bucket) -> AttentionLayout:
         """What the bucket is captured and timed with: it is filled evenly."""
-        return self.pad(bucket, even_segments(bucket))
+        return self.pad(bucket, bucket.even_segments)
 
     @abc.abstractmethod
     def allocate_inputs(self, num_tokens: int, device: torch.device) -> Tensors:
@@ -166,13 +166,6 @@ class EncoderGraphIOAdapter(abc.ABC):
                 sinks[name][to : to + rows].copy_(outputs[name][at : at + rows])
 
 
-def even_segments(bucket: Bucket) -> tuple[int, ...]:
-    """Lengths that fill a bucket as evenly as its segments allow, but for a rest."""
-    longest = bucket.max_segment_len or bucket.num_tokens
-    size = min(longest, max(1, bucket.num_tokens // bucket.max_segments))
-    return (size,) * min(bucket.max_segments, bucket.num_tokens // size)
-
-
 def _joined(runs: Sequence[SegmentRun]) -> list[tuple[int, int, int]]:
     """(first token in the step, first token in the batch, tokens), neighbours joined."""
     joined: list[tuple[int, int, int]] = []
@@ -200,9 +193,9 @@ class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
         self,
         *,
         row_specs: Mapping[str, EncoderGraphTensorSpec],
-        layout_specs: Mapping[str, EncoderGraphTensorSpec],
         output_specs: Mapping[str, EncoderGraphTensorSpec],
-        build_layout: Callable[[Hashable, int, int], Mapping[str, np.ndarray]],
+        layout_specs: Mapping[str, EncoderGraphTensorSpec] | None = None,
+        build_layout: Callable[[Hashable, int, int], Mapping[str, np.ndarray]] | None = None,
         unit: int = 1,
         rowless_tokens: int = 0,
         bakes_max_segment_len: bool = False,
@@ -211,8 +204,8 @@ class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
 
         Args:
             row_specs: Inputs taken from ``EncoderItem.rows``.
-            layout_specs: Host-built inputs, each one axis of 4-byte elements, one row a token.
             output_specs: Outputs.
+            layout_specs: Host-built inputs, each one axis of 4-byte elements, one row a token.
             build_layout: (item layout, first segment, number of segments) -> array
                 [tokens, *shape] for each layout input.
             unit: Tokens a merger joins; every segment is a multiple of it.
@@ -221,8 +214,11 @@ class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
             bakes_max_segment_len: The attention backend bakes the longest segment into a capture.
 
         Raises:
-            ValueError: A layout input is not one axis of 4-byte elements.
+            ValueError: A layout input is not one axis of 4-byte elements, or nothing builds it.
         """
+        layout_specs = layout_specs or {}
+        if layout_specs and build_layout is None:
+            raise ValueError(f"layout inputs {sorted(layout_specs)} need build_layout")
         for name, spec in layout_specs.items():
             if len(spec.shape) != 1 or spec.dtype.itemsize != 4 or spec.tokens_per_row != 1:
                 raise ValueError(
@@ -235,7 +231,7 @@ class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
         self.output_specs = output_specs
         self.unit = unit
         self._rowless = rowless_tokens
-        self._build_layout = build_layout
+        self._build_layout = build_layout or (lambda layout, first_segment, num_segments: {})
         self._bakes_max_segment_len = bakes_max_segment_len
         self._layout_width = sum(spec.shape[0] for spec in layout_specs.values())
         self._layouts: BoundedLRU[torch.Tensor] = BoundedLRU(

@@ -60,6 +60,13 @@ class Bucket(NamedTuple):
         """Short name for reports and metrics, for example ``4096x8``."""
         return f"{self.num_tokens}x{self.max_segments}"
 
+    @property
+    def even_segments(self) -> tuple[int, ...]:
+        """Lengths that fill it as evenly as its segments allow, but for a rest."""
+        longest = self.max_segment_len or self.num_tokens
+        size = min(longest, max(1, self.num_tokens // self.max_segments))
+        return (size,) * min(self.max_segments, self.num_tokens // size)
+
     def rejects(self, load: Load, *, exact: bool = False) -> EagerReason | None:
         """Checks every bound that is baked into the capture.
 

@@ -75,7 +75,7 @@ class EncoderContract(abc.ABC):
             name: Of a parameter.
 
         Returns:
-            Its value where it is a constant rather than a weight: parameter's shape, any dtype.
+            Its value where it is a constant rather than a weight: same shape, any dtype.
         """
         return None
 

@@ -185,7 +185,12 @@ class HFWindowedVisionTower(HFVisionTower):
     def precomputed(
         self, inputs: Mapping[str, torch.Tensor], metadata: Any
     ) -> tuple[list[PackedAttnMetadata], dict[str, Any]]:
-        """See the base class; ``inputs`` has ``distance`` int32 [T, 1] too."""
+        """See the base class.
+
+        Args:
+            inputs: ``distance`` int32 [T, 1] too.
+            metadata: Of both layouts.
+        """
         _, kwargs = super().precomputed(inputs, metadata.segments)
         distance = inputs["distance"][:: self.config.merge_unit, 0]  # [T / U]
         places = torch.arange(distance.shape[0], device=distance.device)

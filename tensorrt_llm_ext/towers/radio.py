@@ -149,7 +149,11 @@ class RadioTower(MultimodalEncoderMixin, nn.Module):
         return disk
 
     def initial_value(self, name: str) -> torch.Tensor | None:
-        """See the mixin: mean and deviation of the pixels."""
+        """See the mixin.
+
+        Returns:
+            Mean and deviation of the pixels, fp32 [channels, 1, 1]; None for the weights.
+        """
         value = {"norm_mean": self.config.norm_mean, "norm_std": self.config.norm_std}.get(name)
         return None if value is None else torch.tensor(value).view(-1, 1, 1)
 

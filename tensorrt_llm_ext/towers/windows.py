@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ..graphs.adapter import PackedEncoderGraphIOAdapter, even_segments
+from ..graphs.adapter import PackedEncoderGraphIOAdapter
 from ..graphs.buckets import Bucket
 from ..graphs.layout import EncoderItem, SegmentRun
 from ..ops.attention import PackedAttention, PackedAttnMetadata, make_metadata
@@ -136,7 +136,7 @@ class WindowedIOAdapter(PackedEncoderGraphIOAdapter):
 
     def full_layout(self, bucket: Bucket) -> WindowedLengths:
         """See the base class."""
-        segments = even_segments(bucket)
+        segments = bucket.even_segments
         return self.pad(bucket, WindowedLengths(segments, self._cut(segments)))
 
     def _cut(self, segments: Sequence[int]) -> tuple[int, ...]:
