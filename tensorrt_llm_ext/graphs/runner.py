@@ -117,7 +117,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         """Runs a bucket once without capture or static buffers, so that libraries are loaded."""
         inputs = self._adapter.allocate_inputs(bucket.num_tokens, self._device)
         metadata = self._provider.build(bucket, self._adapter.num_segment_slots(bucket))
-        self._provider.refresh_in_place(metadata, self._adapter.pad(bucket, _full(bucket)))
+        self._provider.refresh_in_place(metadata, self._adapter.full_layout(bucket))
         with plain_mode(self._device):
             self._backend.run(lambda: self._encoder_fn(inputs, metadata))
 
