@@ -20,6 +20,7 @@ from scipy.signal import resample_poly
 from transformers import WhisperFeatureExtractor
 
 from .errors import RequestError
+from .raw_media import host_array
 
 RATES = (1_000, 768_000)
 """Sampling rates that make sense, in Hz."""
@@ -44,16 +45,18 @@ class AudioGeometry(Protocol):
 
 @dataclass(frozen=True)
 class AudioItem:
-    """One clip, at the rate of the model.
+    """One clip whose length is known and whose samples are still as the caller gave them.
 
     Attributes:
-        samples: Float32 [samples], mono.
+        samples: Array or tensor [samples] or [samples, channels].
+        rate: Samples a second.
         num_frames: Mel frames.
         num_tokens: Features that the tower gives.
         num_rows: Rows that it works on (whole chunks).
     """
 
-    samples: np.ndarray = field(repr=False)
+    samples: np.ndarray | torch.Tensor = field(repr=False)
+    rate: int
     num_frames: int
     num_tokens: int
     num_rows: int
@@ -93,7 +96,7 @@ class AudioInputs:
         return int(self._extractor.sampling_rate)
 
     def plan(self, media: Any) -> AudioItem:
-        """Check a clip and bring it to the model's rate.
+        """Check a clip's kind and shape and work out its length; no sample is read yet.
 
         Args:
             media: ``(samples, rate)``, or samples at the model's rate. Samples are a 1-D array of
@@ -107,34 +110,43 @@ class AudioInputs:
             RequestError: The clip cannot be used; the message says why.
         """
         samples, rate = _samples_and_rate(media, self.rate)
-        samples = _mono(samples)
-        if rate != self.rate:
-            shared = math.gcd(self.rate, rate)
-            up, down = self.rate // shared, rate // shared
-            samples = resample_poly(samples, up, down).astype(np.float32)
+        _check_samples(samples)
+        up, down = self._resampling(rate)
+        length = -(-samples.shape[0] * up // down)
         fewest = self._extractor.n_fft // 2 + 1  # less cannot be mirrored at its ends
-        if len(samples) < fewest:
+        if length < fewest:
             raise RequestError(
-                f"audio clip has {len(samples)} samples at {self.rate} Hz; at least {fewest} are "
+                f"audio clip has {length} samples at {self.rate} Hz; at least {fewest} are "
                 f"needed ({fewest / self.rate * 1000:.1f} ms)"
             )
-        frames = len(samples) // self._extractor.hop_length
+        frames = length // self._extractor.hop_length
         geometry = self._geometry
         return AudioItem(
-            samples, frames, geometry.num_tokens(frames), sum(geometry.segment_rows(frames))
+            samples, rate, frames, geometry.num_tokens(frames), sum(geometry.segment_rows(frames))
         )
 
+    def _resampling(self, rate: int) -> tuple[int, int]:
+        """Factors up and down from a rate to the model's."""
+        shared = math.gcd(self.rate, rate)
+        return self.rate // shared, rate // shared
+
     def load(self, item: AudioItem) -> dict[str, Any]:
-        """Compute the spectrum of a planned clip.
+        """Bring a planned clip to the model's rate and compute its spectrum.
 
         Args:
             item: What :meth:`plan` returned.
 
         Returns:
             ``{"input_features": float32 tensor [mel, frames]}``.
+
+        Raises:
+            RequestError: It holds values that cannot be used.
         """
+        samples = _mono(item.samples)
+        if item.rate != self.rate:
+            samples = resample_poly(samples, *self._resampling(item.rate)).astype(np.float32)
         extracted = self._extractor(
-            item.samples,
+            samples,
             sampling_rate=self.rate,
             padding="longest",
             truncation=False,
@@ -143,13 +155,13 @@ class AudioInputs:
         features = np.ascontiguousarray(extracted["input_features"][0], dtype=np.float32)
         if features.shape[1] != item.num_frames:
             raise RuntimeError(
-                f"{len(item.samples)} samples gave {features.shape[1]} mel frames, planned "
+                f"{len(samples)} samples gave {features.shape[1]} mel frames, planned "
                 f"{item.num_frames}"
             )
         return {"input_features": torch.from_numpy(features)}
 
 
-def _samples_and_rate(media: Any, default: int) -> tuple[np.ndarray, int]:
+def _samples_and_rate(media: Any, default: int) -> tuple[np.ndarray | torch.Tensor, int]:
     rate: Any = default
     if isinstance(media, (tuple, list)):
         if len(media) != 2 or isinstance(media[0], numbers.Number):
@@ -158,40 +170,46 @@ def _samples_and_rate(media: Any, default: int) -> tuple[np.ndarray, int]:
                 f"an array of samples at {default} Hz"
             )
         media, rate = media
-    if isinstance(media, torch.Tensor):
-        media = media.detach().cpu().numpy()
-    if not isinstance(media, np.ndarray):
+    if not isinstance(media, (np.ndarray, torch.Tensor)):
         raise RequestError(
             f"audio clip is a {type(media).__name__}; give (samples, rate), or an array of samples "
             f"at {default} Hz (files and URLs are opened by the caller)"
         )
-    if not _is_whole(rate) or not RATES[0] <= rate <= RATES[1]:
+    if not _is_rate(rate):
         raise RequestError(
-            f"audio rate is {rate!r}; give a whole number of samples a second from {RATES[0]} to "
-            f"{RATES[1]}"
+            f"audio rate is {rate!r:.40}; give a whole number of samples a second from {RATES[0]} "
+            f"to {RATES[1]}"
         )
     return media, int(rate)
 
 
-def _is_whole(value: Any) -> bool:
+def _is_rate(value: Any) -> bool:
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    return number and math.isfinite(value) and value == int(value)
+    return number and RATES[0] <= value <= RATES[1] and value == int(value)
 
 
-def _mono(samples: np.ndarray) -> np.ndarray:
-    """Check samples; float32 [samples]."""
+def _check_samples(samples: np.ndarray | torch.Tensor) -> None:
     shape = list(samples.shape)
-    if samples.ndim not in (1, 2) or (samples.ndim == 2 and not 1 <= samples.shape[1] <= 8):
+    if len(shape) not in (1, 2) or (len(shape) == 2 and not 1 <= shape[1] <= 8):
         raise RequestError(
             f"audio clip has shape {shape}; samples must be [samples], or [samples, channels] with "
             "1 to 8 channels"
         )
-    if samples.shape[0] == 0:
+    if shape[0] == 0:
         raise RequestError("audio clip has 0 samples; it must hold sound")
+    if isinstance(samples, torch.Tensor):
+        usable = samples.dtype == torch.int16 or samples.is_floating_point()
+    else:
+        usable = samples.dtype == np.int16 or np.issubdtype(samples.dtype, np.floating)
+    if not usable:
+        raise RequestError(f"audio clip has dtype {samples.dtype}; use floats in -1..1, or int16")
+
+
+def _mono(given: np.ndarray | torch.Tensor) -> np.ndarray:
+    """Read samples that :func:`_check_samples` let pass; float32 [samples]."""
+    samples = host_array(given)
     if samples.dtype == np.int16:
         samples = samples.astype(np.float32) / 32768
-    if not np.issubdtype(samples.dtype, np.floating):
-        raise RequestError(f"audio clip has dtype {samples.dtype}; use floats in -1..1, or int16")
     if not np.isfinite(samples).all():
         raise RequestError("audio clip holds NaN or infinite values; replace them before")
     samples = samples.astype(np.float32)

@@ -25,12 +25,14 @@ from .audio_inputs import AudioInputs, AudioItem
 from .errors import RequestError
 from .families import QWEN_PATCHES, PatchStyle
 from .patches import Fit, PatchRule, image_rule, normalise, patchify, resize_frame, video_rule
+from .raw_media import picture_size, to_rgb
 
 _NOT_OF_PICTURES = (
     *("image_processor_type", "processor_class", "feature_extractor_type"),
     *("feature_size", "sampling_rate", "hop_length", "chunk_length", "n_fft", "n_samples"),
     *("nb_max_frames", "padding_side", "padding_value", "dither", "return_attention_mask"),
 )
+_MAX_FPS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class MediaItem:
         modality: ``"image"`` or ``"video"``.
         grid_thw: Patch grid (t, h, w); t counts temporal patches (frame pairs).
         num_tokens: Features that the tower gives.
-        frames: Frames as uint8 arrays [H, W, 3], before resizing.
+        frames: Frames as the caller gave them: neither decoded nor looked into.
         fit: Size in pixels after resizing.
         pair_times: Seconds of the first and last frame of each temporal patch, length t; empty for
             pictures.
@@ -52,7 +54,7 @@ class MediaItem:
     modality: str
     grid_thw: tuple[int, int, int]
     num_tokens: int
-    frames: list[np.ndarray] = field(repr=False)
+    frames: list[Any] = field(repr=False)
     fit: Fit
     pair_times: tuple[tuple[float, float], ...] = ()
     seconds_per_pair: float = 0.0
@@ -141,7 +143,7 @@ class MediaInputs:
                 )
 
     def plan(self, modality: str, media: Any) -> Item:
-        """Check one item and work out its size; no pixel is resized yet.
+        """Check an item's kind and shape and work out its size; no pixel is decoded or read yet.
 
         Args:
             modality: ``"image"``, ``"video"`` or ``"audio"``.
@@ -149,7 +151,8 @@ class MediaInputs:
                 float of 0..1). A video is a list of such pictures, an array [T, H, W, 3], or a
                 mapping ``{"frames": ..., "fps": ...}``. Frames are used as given: choose them
                 before, and let ``fps`` be the rate of the frames given. An odd last frame is
-                repeated. For sound see :meth:`AudioInputs.plan`.
+                repeated. For sound see :meth:`AudioInputs.plan`. The media have to stay as they
+                are until :meth:`load`.
 
         Returns:
             The planned item.
@@ -176,7 +179,7 @@ class MediaInputs:
             )
 
     def load(self, item: Item) -> dict[str, Any]:
-        """Resize, normalise and cut a planned item, or compute its spectrum.
+        """Decode, resize, normalise and cut a planned item, or compute its spectrum.
 
         Args:
             item: What :meth:`plan` returned.
@@ -185,11 +188,20 @@ class MediaInputs:
             ``{"pixel_values": float32 tensor [t*h*w, C*temporal*patch*patch], "grid_thw": (t, h,
             w)}``, rows in merge-block order, or ``{"input_features": float32 tensor [mel,
             frames]}``.
+
+        Raises:
+            RequestError: It cannot be decoded, or holds values that cannot be used.
         """
         if isinstance(item, AudioItem):
             return self.audio.load(item)
         rule = self.rule_of(item.modality)
-        ready = [normalise(resize_frame(f, item.fit, rule), rule) for f in item.frames]
+        ready: list[np.ndarray] = []
+        for i, frame in enumerate(item.frames):
+            if i and frame is item.frames[i - 1]:  # what fills up a temporal patch
+                ready.append(ready[-1])
+                continue
+            pixels = to_rgb(frame, _name(item.modality, i))
+            ready.append(normalise(resize_frame(pixels, item.fit, rule), rule))
         if item.modality == "image":  # a picture fills its temporal patch
             ready *= rule.temporal_patch_size
         rows = patchify(np.stack(ready), rule)
@@ -205,14 +217,13 @@ class MediaInputs:
         return self.image_rule if modality == "image" else self.video_rule
 
     def _plan_image(self, media: Any) -> MediaItem:
-        frame = to_rgb(media, "image")
-        height, width = _checked_size(frame, "image")
-        return self._planned("image", [frame], (height, width), self.image_rule.temporal_patch_size)
+        size = picture_size(media, "image")
+        return self._planned("image", [media], size, self.image_rule.temporal_patch_size)
 
     def _planned(
         self,
         modality: str,
-        frames: list[np.ndarray],
+        frames: list[Any],
         size: tuple[int, int],
         count: int,
         **more: Any,
@@ -231,14 +242,13 @@ class MediaInputs:
         frames_in, fps = _frames_and_rate(media, self._default_fps)
         if len(frames_in) == 0:
             raise RequestError("video has 0 frames; give at least 1")
-        frames = [to_rgb(frame, f"video frame {i}") for i, frame in enumerate(frames_in)]
-        rule = self.video_rule
-        height, width = _checked_size(frames[0], "video frame")
-        for i, frame in enumerate(frames):
-            if frame.shape != frames[0].shape:
+        frames, rule = list(frames_in), self.video_rule
+        sizes = [picture_size(frame, _name("video", i)) for i, frame in enumerate(frames)]
+        height, width = sizes[0]
+        for i, (its_height, its_width) in enumerate(sizes):
+            if (its_height, its_width) != (height, width):
                 raise RequestError(
-                    f"video frame {i} is {frame.shape[1]}x{frame.shape[0]}, frame 0 is "
-                    f"{width}x{height}; "
+                    f"video frame {i} is {its_width}x{its_height}, frame 0 is {width}x{height}; "
                     "all frames of a video must have one size"
                 )
         times = [index / fps for index in range(len(frames))]
@@ -291,60 +301,27 @@ def _bare_rule(config: Any, style: PatchStyle) -> PatchRule:
     )
 
 
-def to_rgb(media: Any, name: str) -> np.ndarray:
-    """Check a picture and return it as a uint8 array [H, W, 3]."""
-    if isinstance(media, Image.Image):
-        if 0 in media.size:
-            raise RequestError(
-                f"{name} is {media.width}x{media.height} pixels; both sides must be at least 1"
-            )
-        return np.asarray(media.convert("RGB"))
-    if isinstance(media, torch.Tensor):
-        media = media.detach().cpu().numpy()
-    if not isinstance(media, np.ndarray):
-        raise RequestError(
-            f"{name} is a {type(media).__name__}; give a PIL image or an array [H, W, 3] "
-            "(files and URLs are opened by the caller)"
-        )
-    if media.ndim == 2:
-        media = np.repeat(media[:, :, None], 3, axis=2)
-    if media.ndim != 3 or media.shape[2] != 3:
-        raise RequestError(
-            f"{name} has shape {list(media.shape)}; an array must be [H, W, 3] or [H, W]"
-        )
-    if 0 in media.shape:
-        raise RequestError(f"{name} has shape {list(media.shape)}; both sides must be at least 1")
-    if media.dtype == np.uint8:
-        return media
-    if not np.issubdtype(media.dtype, np.floating):
-        raise RequestError(f"{name} has dtype {media.dtype}; use uint8 (0..255) or float (0..1)")
-    if not np.isfinite(media).all():
-        raise RequestError(f"{name} holds NaN or infinite values; replace them before")
-    low, high = float(media.min()), float(media.max())
-    if low < 0 or high > 1:
-        raise RequestError(
-            f"{name} holds values from {low:g} to {high:g}; float pixels must lie in 0..1, or "
-            "convert to uint8"
-        )
-    return (media * 255).round().astype(np.uint8)
+def _name(modality: str, index: int) -> str:
+    return "image" if modality == "image" else f"video frame {index}"
 
 
-def _frames_and_rate(media: Any, default_fps: float) -> tuple[Sequence[Any] | np.ndarray, float]:
+def _frames_and_rate(media: Any, default_fps: float) -> tuple[Sequence[Any], float]:
     fps: Any = default_fps
     if isinstance(media, Mapping):
-        unknown = sorted(set(media) - {"frames", "fps"})
-        if unknown or "frames" not in media:
+        if "frames" not in media or set(media) - {"frames", "fps"}:
             raise RequestError(
-                f"video mapping has keys {sorted(media)}; it needs 'frames' and may have 'fps'"
+                f"video mapping has keys {sorted(map(str, media))}; it needs 'frames' and may have "
+                "'fps'"
             )
         fps = media.get("fps") if media.get("fps") is not None else default_fps
         media = media["frames"]
     real = isinstance(fps, numbers.Real) and not isinstance(fps, bool)
-    if not real or not math.isfinite(fps) or fps <= 0:
-        raise RequestError(f"video fps is {fps!r}; give a positive number of frames per second")
-    if isinstance(media, torch.Tensor):
-        media = media.detach().cpu().numpy()
-    if isinstance(media, np.ndarray):
+    if not real or not 0 < fps <= _MAX_FPS:
+        raise RequestError(
+            f"video fps is {fps!r:.40}; give a positive number of frames per second, at most "
+            f"{_MAX_FPS:,}"
+        )
+    if isinstance(media, (np.ndarray, torch.Tensor)):
         if media.ndim != 4:
             raise RequestError(
                 f"video array has shape {list(media.shape)}; it must be [T, H, W, 3]"
@@ -355,13 +332,6 @@ def _frames_and_rate(media: Any, default_fps: float) -> tuple[Sequence[Any] | np
             "or {'frames': ..., 'fps': ...}"
         )
     return media, float(fps)
-
-
-def _checked_size(frame: np.ndarray, name: str) -> tuple[int, int]:
-    height, width = frame.shape[:2]
-    if height * width == 1:
-        raise RequestError(f"{name} is 1x1 pixel; that shows nothing, the file is probably broken")
-    return height, width
 
 
 def _grid(t: int, height: int, width: int, rule: PatchRule, name: str) -> tuple[int, int, int]:

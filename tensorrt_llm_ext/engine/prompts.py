@@ -10,13 +10,19 @@ prompt already put around the placeholder.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
+from transformers.utils.chat_template_utils import (
+    DocstringParsingException,
+    TypeHintParsingException,
+)
 
 from .errors import RequestError
 from .families import Family
@@ -26,6 +32,16 @@ MODALITIES = ("image", "video", "audio")
 """In the order of their token types, 1 to 3."""
 _PROMPT_KEYS = ("prompt", "prompt_token_ids", "messages")
 _OTHER_KEYS = ("multi_modal_data", "add_generation_prompt", "chat_template_kwargs")
+_RESERVED_KWARGS = set(
+    inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters
+) - {"kwargs", "tools", "documents", "continue_final_message"}
+"""Arguments of the call that renders, not of the template."""
+# A template is the checkpoint's code on the caller's data: it may object to them by itself
+# (TemplateError), or trip over them like any other code.
+_RENDER_FAULTS = (
+    *(TemplateError, DocstringParsingException, TypeHintParsingException),
+    *(TypeError, ValueError, LookupError, AttributeError, ArithmeticError),
+)
 
 
 @dataclass(frozen=True)
@@ -150,12 +166,19 @@ class PromptBuilder:
             raise RequestError("messages must be a non-empty list of {'role': ..., 'content': ...}")
         media: dict[str, list[Any]] = {}
         plain = [self._plain_message(message, media) for message in messages]
-        text = self.tokenizer.apply_chat_template(
-            plain,
-            tokenize=False,
-            add_generation_prompt=request.get("add_generation_prompt", True),
-            **request.get("chat_template_kwargs", {}),
-        )
+        variables = _template_variables(request.get("chat_template_kwargs", {}))
+        try:
+            text = self.tokenizer.apply_chat_template(
+                plain,
+                tokenize=False,
+                add_generation_prompt=request.get("add_generation_prompt", True),
+                **variables,
+            )
+        except _RENDER_FAULTS as error:
+            raise RequestError(
+                f"the chat template cannot render these messages and chat_template_kwargs: "
+                f"{type(error).__name__}: {error}"
+            ) from error
         return str(text), media
 
     def _plain_message(self, message: Any, media: dict[str, list[Any]]) -> dict[str, Any]:
@@ -197,6 +220,7 @@ class PromptBuilder:
 
     def _expand_text(self, text: str, media: dict[str, list[Any]]) -> PreparedPrompt:
         """Expand in the text, then tokenize: timestamps may merge with the text beside them."""
+        _check_encodable(text)
         pattern = "|".join(map(re.escape, self.placeholders.values()))
         pieces = re.split(f"({pattern})", text)
         modality_of = {token: m for m, token in self.placeholders.items()}
@@ -295,6 +319,34 @@ class PromptBuilder:
                     f"two {self.placeholders[modality]} placeholders stand side by side; put text "
                     "or the marks of the chat template around each"
                 )
+
+
+def _template_variables(given: Any) -> Mapping[str, Any]:
+    """Check chat_template_kwargs."""
+    if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
+        raise RequestError(
+            f"chat_template_kwargs is {given!r:.80}; it must be a mapping from names of the "
+            "template's variables to values"
+        )
+    reserved = sorted(_RESERVED_KWARGS & set(given))
+    if reserved:
+        raise RequestError(
+            f"chat_template_kwargs has {', '.join(reserved)}, which belong to the engine; give "
+            "variables of the checkpoint's template only (and add_generation_prompt beside "
+            "'messages')"
+        )
+    return given
+
+
+def _check_encodable(text: str) -> None:
+    """Half a surrogate pair, as broken JSON escapes leave it, is no text to any tokenizer."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(
+            f"the prompt holds {text[error.start]!a} at character {error.start}, half of a "
+            "surrogate pair; repair or remove it"
+        ) from error
 
 
 def _in_order(order: tuple[str, ...], items: Mapping[str, Sequence[Item]]) -> list[Item]:

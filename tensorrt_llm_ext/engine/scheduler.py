@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from ..llmapi.sampling_params import SamplingParams
 from .detokenizer import Detokenizer
@@ -29,7 +29,6 @@ class Request:
         max_new_tokens: Tokens it may generate at most.
         sampler: Draws its tokens.
         detokenizer: Builds its text.
-        inputs: Tower inputs of each modality; dropped once encoded.
         token_ids: Tokens generated so far.
         rope_delta: What mRoPE adds to the text position of generated tokens.
         finish_reason: None while it runs.
@@ -42,7 +41,6 @@ class Request:
     max_new_tokens: int
     sampler: Sampler
     detokenizer: Detokenizer
-    inputs: dict[str, list[dict[str, Any]]] = field(default_factory=dict, repr=False)
     token_ids: list[int] = field(default_factory=list)
     rope_delta: float = 0
     finish_reason: FinishReason | None = None

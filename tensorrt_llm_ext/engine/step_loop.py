@@ -61,14 +61,15 @@ class StepLoop:
         """Queue a request.
 
         Args:
-            inputs: See :meth:`PromptBuilder.prepare`.
+            inputs: See :meth:`PromptBuilder.prepare`. Media are only decoded in the step that
+                encodes them, and have to stay as they are until then.
             params: Sampling parameters; defaults when None.
 
         Returns:
             The request's id.
 
         Raises:
-            RequestError: The request can never be served; nothing was encoded for it.
+            RequestError: The request can never be served; nothing was decoded or encoded for it.
             EngineClosedError: The engine was shut down.
         """
         self._check_open()
@@ -76,7 +77,6 @@ class StepLoop:
         prompt = self._prompts.prepare(inputs)
         # Before pixels are touched: a hopeless request costs arithmetic on sizes only.
         new_tokens = self.limits.new_tokens(len(prompt.token_ids), params.max_tokens)
-        load = self._prompts.media.load
         request = Request(
             id=next(self._ids),
             prompt=prompt,
@@ -89,7 +89,6 @@ class StepLoop:
                 skip_special_tokens=params.skip_special_tokens,
                 min_tokens=params.min_tokens or 0,
             ),
-            inputs={m: [load(item) for item in items] for m, items in prompt.items.items()},
         )
         with self._lock:
             self._check_open()
@@ -207,24 +206,45 @@ class StepLoop:
 
     def _serve_newcomers(self, admitted: Sequence[Request]) -> list[StepEvent]:
         """Encode the newcomers' media, one call a tower, read their prompts, draw first tokens."""
-        if not admitted:
-            return []
+        loaded, inputs, events = self._load_media(admitted)
+        if not loaded:
+            return events
         try:
-            encoded = self._encoders.encode([request.inputs for request in admitted])
-            read = [self._read_prompt(*pair) for pair in zip(admitted, encoded, strict=True)]
+            encoded = self._encoders.encode(inputs)
+            inputs.clear()
+            read = [self._read_prompt(*pair) for pair in zip(loaded, encoded, strict=True)]
         except torch.OutOfMemoryError as error:
             # None of them is in the cache yet, so whoever runs already can go on.
             why = f"out of memory while the prompt was read: {error}"
-            return [self._end(request, "error", why) for request in admitted]
+            return events + [self._end(request, "error", why) for request in loaded]
         self._generator.batch.join([cache for _, cache in read])
-        return self._take_tokens(admitted, torch.stack([token for token, _ in read]))
+        return events + self._take_tokens(loaded, torch.stack([token for token, _ in read]))
+
+    def _load_media(
+        self, admitted: Sequence[Request]
+    ) -> tuple[list[Request], list[dict[str, list[dict[str, Any]]]], list[StepEvent]]:
+        """Tower inputs of the newcomers; those whose media cannot be decoded end here.
+
+        Not before: rows of all that wait could fill the host.
+        """
+        load = self._encoders.media.load
+        loaded, inputs, events = [], [], []
+        for request in admitted:
+            try:
+                rows = {m: [load(item) for item in its] for m, its in request.prompt.items.items()}
+            except RequestError as error:
+                events.append(self._end(request, "error", str(error)))
+                continue
+            loaded.append(request)
+            inputs.append(rows)
+        return loaded, inputs, events
 
     def _read_prompt(
         self, request: Request, encoded: dict[str, list[Any]]
     ) -> tuple[torch.Tensor, DynamicCache]:
         """First token and cache of a newcomer."""
-        request.inputs = {}
         logits, cache = self._generator.prefill(request, encoded)
+        request.prompt.items.clear()  # the caller's media, which nobody looks at again
         return request.sampler.next_token(logits, ()), cache
 
     def _decode(self) -> list[StepEvent]:
@@ -262,7 +282,7 @@ class StepLoop:
     def _end(self, request: Request, reason: FinishReason, error: str | None = None) -> StepEvent:
         """End a request from outside: its text so far is kept."""
         request.finish_reason, request.error = reason, error
-        request.inputs = {}
+        request.prompt.items.clear()
         self._leave([request])
         return StepEvent(request.id, None, request.detokenizer.finish(), reason, error)
 

@@ -4,14 +4,16 @@
 
 from __future__ import annotations
 
+import io
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageFile
 
 from tensorrt_llm_ext import LLM, SamplingParams
 from tensorrt_llm_ext.engine.errors import RequestError
@@ -24,6 +26,17 @@ def with_image(image: Any, prompt: str = f"{IMAGE}What?") -> dict[str, Any]:
     return {"prompt": prompt, "multi_modal_data": {"image": image}}
 
 
+def with_template(**kwargs: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": "Hi"}], "chat_template_kwargs": kwargs}
+
+
+def truncated(picture: Image.Image, kind: str) -> Image.Image:
+    """A file whose header is fine, opened and not yet decoded."""
+    file = io.BytesIO()
+    picture.save(file, kind)
+    return Image.open(io.BytesIO(file.getvalue()[: len(file.getvalue()) // 2]))
+
+
 def tokens(n: int, **options: Any) -> SamplingParams:
     return SamplingParams(max_tokens=n, ignore_eos=True, **options)
 
@@ -31,6 +44,10 @@ def tokens(n: int, **options: Any) -> SamplingParams:
 @pytest.fixture
 def bad_requests(picture: Image.Image) -> dict[str, tuple[Any, str]]:
     frames = {"frames": [picture, picture.resize((32, 32))]}
+    with Image.open(truncated(picture, "PNG").fp) as closed:
+        pass
+    half_pair = "broken \ud800 escape"
+    user = {"role": "user", "content": "Hi"}
     return {
         "no media": (f"{IMAGE}What?", r"1 <\|image_pad\|> placeholders and the request has 0"),
         "too many": (with_image([picture, picture]), r"has 1 .* the request has 2 image items"),
@@ -66,13 +83,68 @@ def bad_requests(picture: Image.Image) -> dict[str, tuple[Any, str]]:
             {"prompt": "x", "multi_modal_data": {"audio": [1]}},
             "has 'audio'; this model takes image, video",
         ),
+        "jpeg": (
+            with_image(truncated(picture, "JPEG")),
+            "image cannot be decoded: OSError: .*trunc",
+        ),
+        "png": (with_image(truncated(picture, "PNG")), "image cannot be decoded: .*truncated"),
+        "closed": (with_image(closed), "image cannot be decoded: .* or was closed"),
+        "second frame": (
+            {
+                "prompt": VIDEO,
+                "multi_modal_data": {"video": [[picture, truncated(picture, "JPEG")]]},
+            },
+            "video frame 1 cannot be decoded",
+        ),
+        "video keys": (
+            {"prompt": VIDEO, "multi_modal_data": {"video": {"frames": [picture], 5: 1}}},
+            r"video mapping has keys \['5', 'frames'\]",
+        ),
+        "endless rate": (
+            {"prompt": VIDEO, "multi_modal_data": {"video": {"frames": [picture], "fps": 10**400}}},
+            r"video fps is 10+; give a positive number",
+        ),
+        "surrogate": (half_pair, r"the prompt holds '\\ud800' at character 7"),
+        "surrogate in a message": (
+            {"messages": [{"role": "user", "content": half_pair}]},
+            r"holds '\\ud800' at",
+        ),
+        "kwargs": (
+            {"messages": [user], "chat_template_kwargs": 5},
+            "chat_template_kwargs is 5; it must be a mapping",
+        ),
+        "kwargs names": (
+            {"messages": [user], "chat_template_kwargs": {5: 1}},
+            "must be a mapping from names",
+        ),
+        "tokenize": (with_template(tokenize=True), "has tokenize, which belong to the engine"),
+        "generation prompt": (
+            with_template(add_generation_prompt=True, chat_template="x"),
+            "has add_generation_prompt, chat_template, which belong to the engine",
+        ),
+        "tools": (with_template(tools=5), "the chat template cannot render .*TypeError"),
+        "no tool": (with_template(tools=[print]), "the chat template cannot render"),
+        "template": (
+            with_template(refuse="roles must alternate"),
+            "cannot render .*TemplateError: roles must alternate",
+        ),
+        "template's bug": (with_template(divisor=0), "cannot render .*ZeroDivisionError"),
         "too long": ("word " * 600, r"more than max_seq_len 512"),
     }
 
 
 def test_bad_requests_are_clear_and_leave_the_others_alone(
-    llm: LLM, picture: Image.Image, bad_requests: dict[str, tuple[Any, str]]
+    llm: LLM,
+    picture: Image.Image,
+    bad_requests: dict[str, tuple[Any, str]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    tokenizer = llm._engine._loaded.tokenizer
+    objections = (
+        "{% if refuse is defined %}{{ raise_exception(refuse) }}{% endif %}"
+        "{% if divisor is defined %}{{ 1 // divisor }}{% endif %}"
+    )
+    monkeypatch.setattr(tokenizer, "chat_template", objections + tokenizer.chat_template)
     good = [with_image(picture), "The sky"]
     expected = [llm.generate(prompt, tokens(6)).outputs[0].token_ids for prompt in good]
     items = llm.encoder_stats()["image"].items
@@ -94,13 +166,50 @@ def test_bad_requests_are_clear_and_leave_the_others_alone(
 def test_hopeless_requests_are_refused_before_pixels_are_touched(
     llm: LLM, photo: Image.Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def untouchable(*args: Any) -> None:
+    """Sizes say enough: nothing is decoded, converted or scanned, not even loaded lazily."""
+    lazy = truncated(photo, "JPEG")
+    three, frames = [lazy, photo, np.full((427, 640, 3), np.nan)], [lazy, lazy, photo, photo]
+
+    def untouchable(*args: Any, **kwargs: Any) -> None:
         raise AssertionError("pixels were touched")
 
-    monkeypatch.setattr(llm._engine.loop._prompts.media, "load", untouchable)
-    three = [photo] * 3
+    for name in ("load", "convert", "tobytes", "getdata"):
+        monkeypatch.setattr(Image.Image, name, untouchable)
+    monkeypatch.setattr(ImageFile.ImageFile, "load", untouchable)
+    monkeypatch.setattr(np, "isfinite", untouchable)
     with pytest.raises(RequestError, match="more than max_seq_len 512"):
         llm.generate(with_image(three, "".join([IMAGE] * 3)))
+    video = {"prompt": VIDEO * 2, "multi_modal_data": {"video": [frames, frames]}}
+    with pytest.raises(RequestError, match="more than max_seq_len 512"):
+        llm.generate(video)
+
+
+def test_waiting_requests_hold_no_pixel_rows(
+    llm: LLM, picture: Image.Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are made for what one step admits, 4 pictures of 80 rows, whatever the queue holds."""
+    media = llm._engine.encoders.media
+    load, alive, most = media.load, [], []
+
+    def spy(item: Any) -> Any:
+        rows = load(item)
+        alive.append(weakref.ref(rows["pixel_values"]))
+        most.append(sum(ref() is not None for ref in alive))
+        return rows
+
+    monkeypatch.setattr(media, "load", spy)
+    broken = with_image(truncated(picture, "JPEG"))
+    ids = [llm._engine.submit(with_image(picture), tokens(2)) for _ in range(9)]
+    ids.append(llm._engine.submit(broken, tokens(2)))
+    assert most == []
+    events = []
+    while not llm._engine.loop.idle:
+        events += llm._engine.step()
+    assert (len(most), max(most)) == (9, 4)
+    assert [e.finish_reason for e in events if e.request_id == ids[-1]] == ["error"]
+    outs = [llm._engine.take(i) for i in ids]
+    assert "cannot be decoded" in outs.pop().error
+    assert len({tuple(out.outputs[0].token_ids) for out in outs}) == 1
 
 
 def test_longest_prompt_and_one_token(llm: LLM) -> None:
