@@ -45,6 +45,14 @@ GLM_OCR = {
     "out_hidden_size": 1536,
 }
 GLM_5 = {**GLM_OCR, "out_hidden_size": 4096, "projection_intermediate_size": 10240}
+QWEN2_VL = {"depth": 32, "embed_dim": 1280, "num_heads": 16, "hidden_size": 3584}
+QWEN2_5_VL = {
+    "depth": 32,
+    "hidden_size": 1280,
+    "num_heads": 16,
+    "intermediate_size": 3420,
+    "out_hidden_size": 3584,
+}
 RADIO_H = {
     "hidden_size": 1280,
     "num_hidden_layers": 32,
@@ -127,6 +135,20 @@ VISION = {
     ),
     "glm_5_3": PublishedTower(
         "glm5_next", GLM_5, "glm5_next", "Glm5NextVisionConfig", "Glm5NextVisionModel"
+    ),
+    "qwen2_vl": PublishedTower(
+        "qwen2_vl",
+        QWEN2_VL,
+        "qwen2_vl",
+        "Qwen2VLVisionConfig",
+        "Qwen2VisionTransformerPretrainedModel",
+    ),
+    "qwen2_5_vl": PublishedTower(
+        "qwen2_5_vl",
+        QWEN2_5_VL,
+        "qwen2_5_vl",
+        "Qwen2_5_VLVisionConfig",
+        "Qwen2_5_VisionTransformerPretrainedModel",
     ),
     "radio_h": PublishedTower("radio", RADIO_H, "radio", "RadioConfig", "RadioModel", path=()),
 }
