@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "tensorrt_llm_ext"
 
 # Modules whose __all__ is the public surface.
-PUBLIC_MODULES = (PACKAGE, f"{PACKAGE}.llmapi", f"{PACKAGE}.towers")
+PUBLIC_MODULES = (PACKAGE, f"{PACKAGE}.llmapi", f"{PACKAGE}.towers", f"{PACKAGE}.graphs")
 # What public methods return, and users read.
 RESULTS = {f"{PACKAGE}.engine.results": ("CompletionOutput", "RequestOutput")}
 # Packages whose pydantic models users construct or read.
@@ -127,7 +127,9 @@ def describe_arguments(function: Any) -> Json:
             continue
         entry: Json = {}
         if parameter.annotation is not parameter.empty:
-            entry["type"] = _no_address(inspect.formatannotation(parameter.annotation).strip("'"))
+            written = getattr(parameter.annotation, "__forward_arg__", None)  # a named tuple's
+            shown = written or inspect.formatannotation(parameter.annotation).strip("'")
+            entry["type"] = _no_address(shown)
         if parameter.default is not parameter.empty:
             entry["default"] = to_json(parameter.default)
         if parameter.kind is not parameter.POSITIONAL_OR_KEYWORD:
