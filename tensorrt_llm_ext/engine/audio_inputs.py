@@ -70,19 +70,22 @@ class AudioInputs:
     Args:
         config: Its preprocessor_config.json.
         geometry: Of the tower.
+        shortest: Samples that shorter clips are filled up to with silence.
 
     Raises:
         ValueError: The feature extractor does not give what the tower reads.
     """
 
-    def __init__(self, config: Mapping[str, Any], geometry: AudioGeometry) -> None:
+    def __init__(
+        self, config: Mapping[str, Any], geometry: AudioGeometry, shortest: int = 0
+    ) -> None:
         keys = (
             *("feature_size", "sampling_rate", "hop_length", "chunk_length", "n_fft"),
             *("padding_value", "dither"),
         )
         found = {key: config[key] for key in keys if key in config}
         self._extractor = WhisperFeatureExtractor(**{"feature_size": geometry.mel_bins, **found})
-        self._geometry = geometry
+        self._geometry, self._shortest = geometry, shortest
         if self._extractor.feature_size != geometry.mel_bins:
             raise ValueError(
                 f"preprocessor_config.json has feature_size {self._extractor.feature_size}, the "
@@ -112,7 +115,7 @@ class AudioInputs:
         samples, rate = _samples_and_rate(media, self.rate)
         _check_samples(samples)
         up, down = self._resampling(rate)
-        length = -(-samples.shape[0] * up // down)
+        length = max(-(-samples.shape[0] * up // down), self._shortest)
         fewest = self._extractor.n_fft // 2 + 1  # less cannot be mirrored at its ends
         if length < fewest:
             raise RequestError(
@@ -145,6 +148,8 @@ class AudioInputs:
         samples = _mono(item.samples)
         if item.rate != self.rate:
             samples = resample_poly(samples, *self._resampling(item.rate)).astype(np.float32)
+        if len(samples) < self._shortest:
+            samples = np.pad(samples, (0, self._shortest - len(samples)))
         extracted = self._extractor(
             samples,
             sampling_rate=self.rate,

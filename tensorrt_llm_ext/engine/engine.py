@@ -79,12 +79,7 @@ class TorchEngine:
                 self._towers[modality] = load_tower(
                     self._folder, modality=modality, device=self.device, dtype=self.dtype
                 )
-            media = MediaInputs(
-                self._folder,
-                self._family.style,
-                towers=self._towers,
-                default_fps=self._family.default_fps,
-            )
+            media = MediaInputs(self._folder, self._family, self._towers)
             self._encoders = Encoders(media, {m: t.encode for m, t in self._towers.items()})
             if self.args.mm_encoder_only:
                 return

@@ -200,6 +200,7 @@ class Family:
             position afterwards; None for a model without rotary positions.
         section: Key of config.json that holds the model that is served, where it is a part.
         default_fps: Frame rate of a video that comes without.
+        shortest_clip: Samples that shorter clips are filled up to with silence.
     """
 
     name: str
@@ -215,6 +216,7 @@ class Family:
     ) = _positions_by_type
     section: str | None = None
     default_fps: float = 24.0
+    shortest_clip: int = 0
 
     @property
     def modalities(self) -> tuple[str, ...]:
@@ -264,9 +266,17 @@ QWEN_PATCHES = PatchStyle(
         "image_std": _MIDDLE,
     },
 )
-_OMNI_PATCHES = PatchStyle(
+_QWEN2_PATCHES = PatchStyle(
     "Qwen2VLImageProcessorPil",
     video_fit=fit_picture,  # its limits are per frame
+    video_defaults={
+        "size": {"shortest_edge": 128 * 28 * 28, "longest_edge": 768 * 28 * 28},
+        **_CLIP,
+    },
+)
+_OMNI_PATCHES = PatchStyle(
+    "Qwen2VLImageProcessorPil",
+    video_fit=fit_picture,
     video_defaults={"size": {"shortest_edge": 128 * 32 * 32, "longest_edge": 768 * 32 * 32}},
 )
 
@@ -317,7 +327,9 @@ FAMILIES: dict[str, Family] = {
     "glm46v": _glm("GLM-4.6V", _glm_patches("Glm46VImageProcessorPil")),
     "glm_ocr": _glm("GLM-OCR", _glm_patches("Glm46VImageProcessorPil")),
     "glm5_next": _glm("GLM-5.3", _GLM5_PATCHES, videos_as_pictures=False, positions=None),
-    "qwen3_asr": Family("Qwen3-ASR", None),
+    "qwen2_vl": Family("Qwen2-VL", _QWEN2_PATCHES),
+    "qwen2_5_vl": Family("Qwen2.5-VL", _QWEN2_PATCHES),
+    "qwen3_asr": Family("Qwen3-ASR", None, shortest_clip=8000),
     "radio": Family("RADIO", PatchStyle(None, video_fit=fit_picture, max_side="max_img_size")),
 }
 """By ``model_type`` of config.json. A family without tokens is served as encoders only."""

@@ -23,7 +23,7 @@ from PIL import Image
 
 from .audio_inputs import AudioInputs, AudioItem
 from .errors import RequestError
-from .families import QWEN_PATCHES, PatchStyle
+from .families import FAMILIES, Family, PatchStyle
 from .patches import Fit, PatchRule, image_rule, normalise, patchify, resize_frame, video_rule
 from .raw_media import picture_size, to_rgb
 
@@ -75,9 +75,8 @@ class MediaInputs:
     Args:
         checkpoint: Folder with preprocessor_config.json and video_preprocessor_config.json (or a
             processor_config.json that holds both, as newer transformers versions save it).
-        style: How the family cuts pictures; None for a model without a vision encoder.
-        towers: Encoders by modality; those with a ``geometry`` read sound.
-        default_fps: Frame rate of a video that comes without.
+        family: What the engine knows about its model.
+        towers: Its encoders by modality.
 
     Raises:
         ValueError: The folder has no image preprocessor configuration, or one that does not fit
@@ -87,10 +86,8 @@ class MediaInputs:
     def __init__(
         self,
         checkpoint: str | Path,
-        style: PatchStyle | None = QWEN_PATCHES,
-        *,
+        family: Family = FAMILIES["qwen3_vl"],
         towers: Mapping[str, Any] | None = None,
-        default_fps: float = 24.0,
     ) -> None:
         folder, towers = Path(checkpoint), towers or {}
         nested = _read_json(folder / "processor_config.json")
@@ -98,7 +95,7 @@ class MediaInputs:
         self.processor_class: str | None = flat.get("processor_class") or nested.get(
             "processor_class"
         )
-        self.style, self._default_fps = style, default_fps
+        self._family, style = family, family.style
         self.modalities: tuple[str, ...] = ()
         if style is not None:
             image = flat or nested.get("image_processor") or {}
@@ -114,7 +111,8 @@ class MediaInputs:
                 self.check_fits(towers["image"].config)
         if "audio" in towers:
             sound = flat or nested.get("feature_extractor") or {}
-            self.audio = AudioInputs(sound, towers["audio"].geometry)
+            geometry = towers["audio"].geometry
+            self.audio = AudioInputs(sound, geometry, shortest=family.shortest_clip)
             self.modalities = (*self.modalities, "audio")
 
     def check_fits(self, vision_config: Any) -> None:
@@ -229,7 +227,7 @@ class MediaInputs:
         **more: Any,
     ) -> MediaItem:
         """Item of a number of frames (temporal patches filled up) of a size in pixels."""
-        rule, style = self.rule_of(modality), self.style
+        rule, style = self.rule_of(modality), self._family.style
         fit = Fit(size, size)
         if rule.do_resize and style is not None:
             find = style.image_fit if modality == "image" else style.video_fit
@@ -239,7 +237,7 @@ class MediaInputs:
         return MediaItem(modality, grid, tokens, frames, fit, **more)
 
     def _plan_video(self, media: Any) -> MediaItem:
-        frames_in, fps = _frames_and_rate(media, self._default_fps)
+        frames_in, fps = _frames_and_rate(media, self._family.default_fps)
         if len(frames_in) == 0:
             raise RequestError("video has 0 frames; give at least 1")
         frames, rule = list(frames_in), self.video_rule

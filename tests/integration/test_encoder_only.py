@@ -1,0 +1,307 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""``mm_encoder_only``: encoders of every model, without a language model or a KV cache."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from family_oracle import PROCESSORS
+from make_tiny_checkpoint import FAMILIES, randomize
+from PIL import Image
+from safetensors.torch import save_file
+from scipy.signal import resample_poly
+
+from tensorrt_llm_ext import LLM
+from tensorrt_llm_ext.engine import engine as engine_module
+from tensorrt_llm_ext.engine import loading
+from tensorrt_llm_ext.engine.errors import EncoderOnlyError, EngineClosedError, RequestError
+from tensorrt_llm_ext.engine.families import FAMILIES as SERVED
+from tensorrt_llm_ext.towers import load_tower, registry
+
+GRAPHS = {
+    "image": {"buckets": [[96, 2], [320, 4]], "warmup_steps": 1},
+    "audio": {"max_batch_size": 4, "warmup_steps": 1},
+}
+LIMITS = {"device": "cpu", "encoder_max_num_tokens": 320, "mm_encoder_only": True}
+
+
+def distance(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float((a - b).norm() / b.norm())
+
+
+def graphs_for(*modalities: str) -> dict[str, Any]:
+    return {"encoder_cuda_graph": {m: GRAPHS[m] for m in modalities}}
+
+
+@pytest.fixture
+def no_language_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("a language model was loaded")
+
+    monkeypatch.setattr(loading, "load_language_model", refuse)
+    monkeypatch.setattr(loading, "load_config", refuse)
+
+
+@pytest.mark.usefixtures("no_language_model")
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_pictures_of_every_family(
+    family: str, family_checkpoint: Callable[[str], Path], photo: Image.Image, photo2: Image.Image
+) -> None:
+    """Features are those of the tower on rows that transformers' own processor cut."""
+    folder = family_checkpoint(family)
+    pictures = [photo.resize((150, 120)), photo2.resize((90, 70))]
+    processor = getattr(transformers, PROCESSORS[FAMILIES[family].preprocessors][1])
+    tower = load_tower(folder, "image")
+    with LLM(model=folder, multimodal_config=graphs_for("image"), **LIMITS) as llm:
+        got = llm.encode_multimodal({"image": pictures})["image"]
+        for picture, ours in zip(pictures, got, strict=True):
+            cut = processor.from_pretrained(folder)(images=picture, return_tensors="pt")
+            grid = tuple(cut["image_grid_thw"][0].tolist())
+            (own,) = tower.encode([{"pixel_values": cut["pixel_values"], "grid_thw": grid}])
+            assert distance(ours.features, own.features) < 1e-6
+        assert sum(llm.encoder_stats()["image"].replays.values()) > 0
+
+
+@pytest.mark.usefixtures("no_language_model")
+def test_what_is_left_out(tiny_checkpoint: Path) -> None:
+    with LLM(model=tiny_checkpoint, **LIMITS) as llm:
+        report = llm.startup_report
+        assert report.kv_cache is None
+        assert "size KV cache" not in report.phase_seconds
+        assert "KV" not in report.render()
+        for call in (
+            lambda: llm.generate("Hello"),
+            lambda: llm.generate(["Hello"]),
+            lambda: llm._engine.submit("Hello"),
+        ):
+            with pytest.raises(EncoderOnlyError, match="mm_encoder_only=True: no language model"):
+                call()
+    with pytest.raises(EngineClosedError, match="make a new LLM"):
+        llm.encode_multimodal({"image": []})
+
+
+def test_every_registered_model_is_known() -> None:
+    """A tower without a row in the engine's table could be loaded, but not be given media."""
+    registry.registered_modalities("")  # imports the built-in ones
+    ours = {
+        model_type
+        for (model_type, _), entry in registry._TOWERS.items()
+        if entry.factory.__module__.startswith("tensorrt_llm_ext.")
+    }
+    assert ours == SERVED.keys()
+    for model_type, family in SERVED.items():
+        towers = registry.registered_modalities(model_type)
+        assert ("image" in towers) == (family.style is not None), model_type
+        assert set(family.tokens) & {"image", "audio"} <= set(towers), model_type
+
+
+@pytest.mark.usefixtures("no_language_model")
+def test_a_tower_behind_the_adapter(tmp_path: Path, photo: Image.Image) -> None:
+    """Qwen2-VL: the engine has media rules for it, and no more."""
+    vision = {"depth": 2, "embed_dim": 32, "hidden_size": 48, "num_heads": 2, "mlp_ratio": 2}
+    config = transformers.Qwen2VLConfig(vision_config=vision)
+    tower = transformers.models.qwen2_vl.modeling_qwen2_vl.Qwen2VisionTransformerPretrainedModel
+    model: Any = tower._from_config(config.vision_config).eval()
+    randomize(model, 0)
+    state = {f"visual.{key}": value for key, value in model.state_dict().items()}
+    save_file(state, tmp_path / "model.safetensors")
+    config.save_pretrained(tmp_path)
+    size = {"shortest_edge": 56 * 56, "longest_edge": 256 * 256}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"size": size}))
+    picture = photo.resize((150, 120))
+    with LLM(model=tmp_path, dtype="float32", **LIMITS) as llm:
+        (ours,) = llm.encode_multimodal({"image": [picture]})["image"]
+        (clip,) = llm.encode_multimodal({"video": [[picture.resize((448, 336))] * 3]})["video"]
+    cut = transformers.Qwen2VLImageProcessorPil(size=size)(images=picture, return_tensors="pt")
+    with torch.no_grad():
+        theirs = model(cut["pixel_values"], grid_thw=cut["image_grid_thw"]).pooler_output
+    assert distance(ours.features, theirs) < 1e-5
+    assert clip.features.shape == (2 * 24 * 32 // 4, 48)
+
+
+# ---- RADIO ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def radio(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """Folder of a tiny RADIO, and transformers' model."""
+    folder = tmp_path_factory.mktemp("checkpoint") / "radio"
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    model: Any = transformers.RadioModel(transformers.RadioConfig(max_img_size=512, **sizes))
+    randomize(model, 0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lambda" in name:  # published checkpoints have none
+                parameter.fill_(1)
+    model.eval().save_pretrained(folder)
+    return folder, model
+
+
+@pytest.mark.usefixtures("no_language_model")
+def test_radio(radio: tuple[Path, Any], photo: Image.Image) -> None:
+    """Sides are rounded to whole patches, pixels are 0..1, rows in raster order."""
+    folder, model = radio
+    pictures = [photo.resize((150, 120)), photo.resize((64, 32))]
+    rounded = [(144, 128), (64, 32)]
+    with LLM(model=folder, multimodal_config=graphs_for("image"), **LIMITS) as llm:
+        assert [t.status for t in llm.startup_report.towers] == ["captured"]
+        got = llm.encode_multimodal({"image": pictures, "video": [[pictures[1]] * 3]})
+        assert sum(llm.encoder_stats()["image"].replays.values()) > 0
+    for picture, size, ours in zip(pictures, rounded, got["image"], strict=True):
+        pixels = np.asarray(picture.resize(size, Image.Resampling.BICUBIC), dtype=np.float32) / 255
+        with torch.no_grad():
+            theirs = model(torch.from_numpy(pixels.transpose(2, 0, 1).copy())[None])
+        assert distance(ours.features, theirs.features[0]) < 1e-5
+        assert distance(ours.summary, theirs.summary) < 1e-5
+    (video,) = got["video"]  # every frame is a picture of its own
+    for frame in video.features.split(len(got["image"][1].features)):
+        assert distance(frame, got["image"][1].features) < 1e-5
+
+
+def test_radio_has_no_language_model(radio: tuple[Path, Any]) -> None:
+    with pytest.raises(ValueError, match=r"serves RADIO without .*; set mm_encoder_only=True"):
+        LLM(model=radio[0], device="cpu")
+
+
+# ---- sound alone ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def asr(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """Folder of a tiny Qwen3-ASR, and transformers' model."""
+    folder = tmp_path_factory.mktemp("checkpoint") / "asr"
+    text = {
+        "model_type": "qwen3",
+        "vocab_size": 64,
+        "hidden_size": 40,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+        "pad_token_id": 0,
+    }
+    audio = {**FAMILIES["qwen3_omni"].audio, "output_dim": 40}
+    config = transformers.Qwen3ASRConfig(audio_config=audio, text_config=text)
+    model: Any = transformers.Qwen3ASRForConditionalGeneration(config).eval()
+    randomize(model, 0)
+    model.save_pretrained(folder)
+    preprocessor = {"feature_extractor_type": "Qwen3ASRFeatureExtractor", "feature_size": 128}
+    (folder / "preprocessor_config.json").write_text(json.dumps(preprocessor))
+    return folder, model.model
+
+
+@pytest.mark.usefixtures("no_language_model")
+def test_audio_alone(asr: tuple[Path, Any]) -> None:
+    """Qwen3-ASR: clips under half a second are filled up with silence, as transformers does."""
+    folder, model = asr
+    random = np.random.default_rng(0)
+    clips = [random.normal(size=n).astype(np.float32) * 0.1 for n in (5000, 24000)]
+    extractor = transformers.Qwen3ASRFeatureExtractor.from_pretrained(folder)
+    with LLM(model=folder, multimodal_config=graphs_for("audio"), **LIMITS) as llm:
+        got = llm.encode_multimodal({"audio": clips})["audio"]
+        assert sum(llm.encoder_stats()["audio"].replays.values()) > 0
+        with pytest.raises(RequestError, match="'image' has no encoder here; allowed: audio"):
+            llm.encode_multimodal({"image": []})
+    for clip, ours in zip(clips, got, strict=True):
+        spectrum = extractor(
+            clip, sampling_rate=16000, padding="longest", return_attention_mask=True
+        )
+        with torch.no_grad():
+            theirs = model.get_audio_features(
+                spectrum["input_features"], spectrum["attention_mask"]
+            ).pooler_output
+        assert distance(ours.features, theirs.flatten(0, -2)[: len(ours.features)]) < 1e-5
+
+
+@pytest.mark.usefixtures("no_language_model")
+def test_sound_in_every_form(family_checkpoint: Callable[[str], Path]) -> None:
+    """Rates, channels and integers all come to the same clip."""
+    time = np.arange(44100) / 44100
+    high = (0.5 * np.sin(2 * np.pi * (200 + 900 * time) * time)).astype(np.float32)
+    low = resample_poly(high, 160, 441).astype(np.float32)
+    forms: list[Any] = [
+        low,
+        (low, 16000),
+        (high, 44100),
+        (np.stack([low * 2, low * 0], axis=1), 16000.0),
+        torch.from_numpy(low),
+        [low, 16000],
+    ]
+    with LLM(model=family_checkpoint("qwen3_omni"), **LIMITS) as llm:
+        got = [out.features for out in llm.encode_multimodal({"audio": forms})["audio"]]
+        (coarse,) = llm.encode_multimodal({"audio": ((low * 32768).astype(np.int16), 16000)})[
+            "audio"
+        ]
+    for other in got[1:]:
+        assert distance(other, got[0]) < 1e-5
+    assert distance(coarse.features, got[0]) < 0.1
+
+
+# ---- configuration of two towers ------------------------------------------------------------
+
+
+def test_a_key_without_a_tower_lists_the_towers(
+    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ValueError, match=r"entry for 'audio'.*it has \['image'\]"):
+        LLM(model=tiny_checkpoint, multimodal_config=graphs_for("image", "audio"), **LIMITS)
+
+
+def test_both_towers_are_checked_before_either_is_captured(
+    family_checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tensorrt_llm_ext.towers.mixin import MultimodalEncoderMixin
+
+    captured: list[Any] = []
+    monkeypatch.setattr(
+        MultimodalEncoderMixin,
+        "capture_encoder_cuda_graphs",
+        lambda self, backend=None: captured.append(self),
+    )
+    folder = family_checkpoint("qwen3_omni")
+    # Less than a merge block of four patches, and less than a chunk of 13 tokens.
+    broken: dict[str, tuple[dict[str, Any], str]] = {
+        "image": ({"max_batch_size": 1, "max_num_tokens": 3}, "3 cannot hold one segment"),
+        "audio": ({"buckets": [[10, 1]]}, r"bucket \(10, 1\): 1 audio chunks take 13 tokens"),
+    }
+    for modality, (entry, message) in broken.items():
+        config = {"encoder_cuda_graph": {**GRAPHS, modality: entry}}
+        with pytest.raises(ValueError, match=message):
+            LLM(model=folder, multimodal_config=config, **LIMITS)
+        assert captured == []
+
+
+def test_two_towers_share_a_pool(
+    family_checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backends: list[Any] = []
+    original = engine_module.setup_mm_encoder_cuda_graphs
+
+    def spy(towers: Any, *args: Any, **kwargs: Any) -> Any:
+        for tower in towers.values():
+            capture = tower.capture_encoder_cuda_graphs
+            monkeypatch.setattr(
+                tower,
+                "capture_encoder_cuda_graphs",
+                lambda backend=None, capture=capture: (backends.append(backend), capture(backend))[
+                    1
+                ],
+            )
+        return original(towers, *args, **kwargs)
+
+    monkeypatch.setattr(engine_module, "setup_mm_encoder_cuda_graphs", spy)
+    folder = family_checkpoint("qwen3_omni")
+    with LLM(model=folder, multimodal_config=graphs_for("image", "audio"), **LIMITS) as llm:
+        assert [t.modality for t in llm.startup_report.towers] == ["audio", "image"]
+        assert {t.status for t in llm.startup_report.towers} == {"captured"}
+    assert len(backends) == 2
+    assert backends[0] is backends[1] is not None
