@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import nn
@@ -24,6 +24,8 @@ class EncoderContract(abc.ABC):
 
     encoder_cuda_graph_modality: ClassVar[str]
     """Key of the tower's entry in ``encoder_cuda_graph``."""
+
+    _weight_slot: tuple[dict[str, nn.Parameter | None], str] | None = None
 
     disk_ignored: Mapping[str, float | None] = {}
     """Checkpoint keys without use, see ``checkpoint.load_parameters``."""
@@ -87,12 +89,27 @@ class EncoderContract(abc.ABC):
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return next(self._module.parameters()).device
+        return self._a_weight.device
 
     @property
     def dtype(self) -> torch.dtype:
         """Element type of the weights."""
-        return next(self._module.parameters()).dtype
+        return self._a_weight.dtype
+
+    @property
+    def _a_weight(self) -> torch.Tensor:
+        """The first parameter, looked up where it stands: the walk there is slow."""
+        slot = self._weight_slot
+        weight = slot[0][slot[1]] if slot else None
+        if weight is None:
+            self._weight_slot = module, name = next(
+                (module._parameters, name)
+                for module in self._module.modules()
+                for name, parameter in module._parameters.items()
+                if parameter is not None
+            )
+            weight = cast(torch.Tensor, module[name])
+        return weight
 
     @property
     def _module(self) -> nn.Module:
