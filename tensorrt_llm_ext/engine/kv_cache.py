@@ -1,24 +1,39 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
 # SPDX-License-Identifier: Apache-2.0
-"""How many tokens the KV cache may hold: memory really left after encoder graphs were captured.
-
-On CUDA the driver is asked, because graphs hold memory that torch's allocator does not count. On a
-CPU it is the host's available memory, or what a container's limit leaves of it.
-"""
+"""How many tokens the KV cache may hold: memory really left after encoder graphs were captured."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 
+from ..graphs.memory import free_memory
 from ..graphs.report import KvCacheReport
 from ..llmapi.llm_args import KvCacheConfig
 
-_CGROUP = Path("/sys/fs/cgroup")
+__all__ = [
+    "KvCacheTooSmallError",
+    "estimate_peak",
+    "free_memory",
+    "kv_bytes_per_token",
+    "measure_peak",
+    "size_kv_cache",
+]
+
+
+class KvCacheTooSmallError(ValueError):
+    """Not one request of ``max_seq_len`` fits.
+
+    Attributes:
+        missing_bytes: What has to become free for it.
+    """
+
+    def __init__(self, message: str, missing_bytes: int) -> None:
+        super().__init__(message)
+        self.missing_bytes = missing_bytes
 
 
 def kv_bytes_per_token(config: Any, dtype: torch.dtype) -> int:
@@ -32,20 +47,6 @@ def kv_bytes_per_token(config: Any, dtype: torch.dtype) -> int:
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     return int(2 * text.num_hidden_layers * heads * head_dim * dtype.itemsize)
-
-
-def free_memory(device: torch.device) -> int:
-    """Bytes that can still be allocated on a device."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        torch.cuda.empty_cache()
-        return int(torch.cuda.mem_get_info(device)[0])
-    available = int(psutil.virtual_memory().available)
-    limit = _cgroup_value("memory.max")
-    used = _cgroup_value("memory.current")
-    if limit is not None and used is not None:
-        available = min(available, max(limit - used, 0))
-    return available
 
 
 def measure_peak(device: torch.device, work: Callable[[], object]) -> int:
@@ -96,7 +97,7 @@ def size_kv_cache(
         The report; ``tokens`` is the size.
 
     Raises:
-        ValueError: Not one request of ``max_seq_len`` fits.
+        KvCacheTooSmallError: Not one request of ``max_seq_len`` fits.
     """
     cost = bytes_per_token * (num_layers + 1) / num_layers
 
@@ -123,7 +124,9 @@ def size_kv_cache(
         f"{tokens:,} "
         f"tokens of {bytes_per_token:,} bytes; one request of max_seq_len {needed:,} does not fit"
     )
-    raise ValueError(f"{numbers}. {_advice(config, tokens, without, needed)}")
+    wanted = math.ceil((needed * cost + reserved_bytes) / config.free_gpu_memory_fraction) + 1
+    advice = _advice(config, tokens, without, needed)
+    raise KvCacheTooSmallError(f"{numbers}. {advice}", wanted - free_bytes)
 
 
 def _advice(config: KvCacheConfig, tokens: int, without: int, needed: int) -> str:
@@ -138,11 +141,3 @@ def _advice(config: KvCacheConfig, tokens: int, without: int, needed: int) -> st
     if config.free_gpu_memory_fraction < 0.9:
         return "Raise free_gpu_memory_fraction, or lower max_num_tokens and encoder_max_num_tokens"
     return "Lower max_num_tokens and encoder_max_num_tokens, use a smaller dtype, or free memory"
-
-
-def _cgroup_value(name: str) -> int | None:
-    path = _CGROUP / name
-    if not path.is_file():
-        return None
-    text = path.read_text(encoding="ascii").strip()
-    return int(text) if text.isdigit() else None

@@ -17,6 +17,7 @@ from ..llmapi.mm_config import MultimodalEncoderCudaGraphConfig
 from .backends import GraphBackend
 from .buckets import Bucket
 from .captured import CaptureTimes
+from .memory import free_memory
 from .report import BucketReport, TowerReport
 from .runner import CaptureError, MultimodalEncoderGraphRunner
 
@@ -147,11 +148,7 @@ def memory_cap(setting: int | float | None, device: torch.device) -> int | None:
     """
     if setting is None or isinstance(setting, int):
         return setting
-    if device.type == "cuda":
-        return int(setting * torch.cuda.mem_get_info(device)[0])
-    import psutil
-
-    return int(setting * psutil.virtual_memory().available)
+    return int(setting * free_memory(device))
 
 
 def _capture_all(

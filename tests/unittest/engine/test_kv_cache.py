@@ -14,6 +14,8 @@ from transformers import AutoConfig, DynamicCache
 from tensorrt_llm_ext import KvCacheConfig
 from tensorrt_llm_ext.engine import kv_cache
 from tensorrt_llm_ext.engine.generation import BatchCache
+from tensorrt_llm_ext.graphs import memory
+from tensorrt_llm_ext.graphs.capture import memory_cap
 from tensorrt_llm_ext.graphs.report import KvCacheReport
 
 
@@ -56,8 +58,13 @@ def test_too_little_names_a_setting_that_fits(
     fraction: float, max_seq_len: int | None, free: int, graphs: int, message: str
 ) -> None:
     config = KvCacheConfig(free_gpu_memory_fraction=fraction)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(kv_cache.KvCacheTooSmallError, match=message) as caught:
         size(config, max_seq_len, free=free, graphs=graphs)
+    # As much as it says, and hardly less, makes one request fit.
+    missing = caught.value.missing_bytes
+    assert size(config, max_seq_len, free=free + missing).tokens == (max_seq_len or 2)
+    with pytest.raises(kv_cache.KvCacheTooSmallError):
+        size(config, max_seq_len, free=free + missing - 3)
 
 
 def test_bytes_per_token(tiny_checkpoint: Path) -> None:
@@ -70,12 +77,13 @@ def test_free_host_memory_and_container_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cpu = torch.device("cpu")
-    monkeypatch.setattr(kv_cache, "_CGROUP", tmp_path)
+    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
     available = psutil.virtual_memory().available
     assert kv_cache.free_memory(cpu) == pytest.approx(available, rel=0.2)
     (tmp_path / "memory.max").write_text("5000\n")
     (tmp_path / "memory.current").write_text("3000\n")
     assert kv_cache.free_memory(cpu) == 2000
+    assert memory_cap(0.25, cpu) == 500  # encoder graphs go by the same limit
     (tmp_path / "memory.max").write_text("max\n")
     assert kv_cache.free_memory(cpu) > 5000
 
