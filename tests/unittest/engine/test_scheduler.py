@@ -68,6 +68,19 @@ def test_encoder_budget_of_a_step() -> None:
     assert admit(make(0), make(1, rows=(500,)))[1] == [0]
 
 
+def test_each_tower_has_the_budget_for_itself() -> None:
+    def with_loads(number: int, **loads: tuple[int, int]) -> Request:
+        request = make(number)
+        request.prompt.loads.update(loads)
+        return request
+
+    both = [with_loads(i, image=(1, 30), audio=(1, 30)) for i in range(3)]
+    assert admit(*both)[1] == [0, 1]  # 60 rows each; 90 would be above 64
+    clips = [with_loads(i, audio=(2, 13)) for i in range(2)]
+    assert admit(*clips)[1] == [0]  # 4 clips; 3 are allowed
+    assert admit(with_loads(0, image=(2, 40)), with_loads(1, audio=(2, 40)))[1] == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("prompt", "wanted", "limits", "new"),
     [
