@@ -174,6 +174,17 @@ def test_a_long_clip_is_cut_at_windows_and_replayed(saved: Saved, tower: Any) ->
     assert worst(check_replays(tower, items_of(clips)), saved.ask(clips)) <= ORACLE
 
 
+@pytest.mark.parametrize("frames", [801, 861, 1661])
+def test_a_short_tail_alone_in_a_replay_is_no_short_clip(saved: Saved, frames: int) -> None:
+    """It belongs to a long clip, whose last chunk was filled up in training."""
+    tower = load_tower(saved.folder, modality="audio")
+    capture(tower, 4096, buckets=[(104, 8)])
+    clips = clips_of([frames])
+    plan = tower.plan([tower.pack_item(items_of(clips)[0]).segment_lengths])
+    assert plan[-1].segment_lengths == (13,)
+    assert worst(check_replays(tower, items_of(clips)), saved.ask(clips)) <= ORACLE
+
+
 def test_every_length_of_a_short_clip(saved: Saved, tower: Any) -> None:
     """The masks of the columns: every border of three halvings, next to long and short clips."""
     lengths = [*range(1, 40), 47, 48, 49, 50, 51, 63, 64, 65, 75, 76, 77, 95, 96, 97, 98, 99]
