@@ -150,7 +150,7 @@ class CachingAllocator:
         else:
             block = self._new_segment(size, small)
         rest = block.size - size
-        if rest >= _ROUND if small else rest > _SMALL:
+        if rest:  # torch leaves up to 1 MiB with a large block: nobody could use it anyway
             tail = _Block(rest, small, True, block, block.after)
             if block.after is not None:
                 block.after.before = tail

@@ -125,7 +125,16 @@ class PlannableTower(Protocol):
     def encoder_forward(
         self, inputs: Mapping[str, torch.Tensor], metadata: Any
     ) -> Mapping[str, torch.Tensor]:
-        """The region that is captured."""
+        """The region that is captured.
+
+        Args:
+            inputs: Tensors [rows, *shape] by the names of the adapter's input specs, dtype of the
+                spec.
+            metadata: What the metadata provider built.
+
+        Returns:
+            Tensors [rows, *shape] by the names of the adapter's output specs, dtype of the spec.
+        """
         ...
 
     def modules(self) -> Any:

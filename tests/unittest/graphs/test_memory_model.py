@@ -111,7 +111,7 @@ def test_segments(sizes: list[int], reserved: int) -> None:
     assert allocator.reserved_bytes == reserved
 
 
-def test_a_rest_up_to_one_mib_is_not_split_off() -> None:
+def test_what_is_left_of_a_block_serves_the_next() -> None:
     allocator = CachingAllocator()
     allocator.allocate(19 * MIB)  # a segment of its own: 20 MiB
     allocator.allocate(2 * MIB)

@@ -20,7 +20,16 @@ from tensorrt_llm_ext.graphs.report import (
 )
 from tensorrt_llm_ext.graphs.report_encoder import padding_spans
 from tensorrt_llm_ext.graphs.report_html import page, verdict
-from tensorrt_llm_ext.graphs.svg_charts import linear_axis, log_axis, octave_axis
+from tensorrt_llm_ext.graphs.svg_charts import (
+    Point,
+    Series,
+    legend,
+    line_chart,
+    linear_axis,
+    log_axis,
+    octave_axis,
+    share_bar,
+)
 
 MIB = 1 << 20
 EVIL = "<script>alert('x')</script> & \"quotes\""
@@ -148,6 +157,22 @@ def test_texts_are_escaped() -> None:
     assert Text(html).text.count(EVIL) >= 9
     for svg in re.findall(r"<svg.*?</svg>", html, re.S):
         ElementTree.fromstring(svg)
+
+
+def test_charts_escape_what_they_are_given() -> None:
+    series = [Series(EVIL, "replay", [Point(1, 1, EVIL), Point(2, 2, EVIL)])]
+    x, y = octave_axis(EVIL, 1, 2, lambda v: EVIL), linear_axis(EVIL, 2, lambda v: EVIL)
+    drawn = [
+        line_chart(series, x, y, name="n", title=EVIL, description=EVIL),
+        legend(series),
+        legend([series[0]._replace(markers=False)]),
+        share_bar([("kv", 1.0, EVIL), ("", 1.0, EVIL)], name="n", title=EVIL),
+    ]
+    for text in drawn:
+        assert "<script" not in text
+        assert EVIL in "".join(ElementTree.fromstring(text).itertext())
+    said = "".join(ElementTree.fromstring(drawn[0]).itertext())
+    assert said.count(EVIL) == 2 + 2 + 2 + len(x.ticks) + len(y.ticks)
 
 
 def test_every_bucket_is_there_with_its_reason() -> None:
