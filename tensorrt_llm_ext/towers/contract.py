@@ -108,7 +108,7 @@ class EncoderContract(abc.ABC):
                 for name, parameter in module._parameters.items()
                 if parameter is not None
             )
-            weight = cast(torch.Tensor, module[name])
+            weight = cast(nn.Parameter, module[name])
         return weight
 
     @property
