@@ -4,10 +4,14 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, ClassVar
+
+import torch
 
 from ..graphs.report import EncoderStats, KvCacheReport, StartupReport, TowerReport
 from ..llmapi.llm_args import LlmArgs
@@ -24,6 +28,8 @@ from .prompts import PromptBuilder
 from .results import RequestOutput, StepEvent
 from .scheduler import Limits
 from .step_loop import StepLoop
+
+logger = logging.getLogger(__name__)
 
 
 class TorchEngine:
@@ -122,16 +128,74 @@ class TorchEngine:
             if not self._generator.shares_cache:
                 per_token, per_request = self._generator.cache_bytes()
             self._state_tokens = -(-per_request // per_token)
-            reserved = self._activation_reserve()
-            self.kv_report = kv_cache.size_kv_cache(
-                self.args.kv_cache_config,
-                free_bytes=kv_cache.free_memory(self.device),
-                reserved_bytes=reserved,
-                graph_bytes=sum(report.graph_memory_bytes for report in self._tower_reports),
-                bytes_per_token=per_token,
-                num_layers=text.num_hidden_layers,
-                max_seq_len=self.args.max_seq_len,
+            reserved, captured = self._activation_reserve(), self._captured_buckets()
+            while self.kv_report is None:
+                try:
+                    self.kv_report = kv_cache.size_kv_cache(
+                        self.args.kv_cache_config,
+                        free_bytes=kv_cache.free_memory(self.device),
+                        reserved_bytes=reserved,
+                        graph_bytes=sum(r.graph_memory_bytes for r in self._tower_reports),
+                        bytes_per_token=per_token,
+                        num_layers=text.num_hidden_layers,
+                        max_seq_len=self.args.max_seq_len,
+                    )
+                except kv_cache.KvCacheTooSmallError as error:
+                    if not self._give_up_graphs(error.missing_bytes):
+                        raise
+            lost = [bucket for bucket in captured if bucket not in self._captured_buckets()]
+            if lost:
+                self._notice(
+                    f"encoder graphs were given up, largest first: {', '.join(lost)}. With them "
+                    "the KV cache would not hold one request of max_seq_len "
+                    f"{self.args.max_seq_len or 2}; set max_graph_memory to choose otherwise"
+                )
+
+    def _captured_buckets(self) -> list[str]:
+        return [
+            f"{report.modality} {bucket.num_tokens}x{bucket.max_segments}"
+            for report in self._tower_reports
+            for bucket in report.buckets
+            if bucket.kept
+        ]
+
+    def _give_up_graphs(self, missing_bytes: int) -> bool:
+        """Capture again with less memory, the encoder that took most first; False if none has any.
+
+        All are released for it: memory of a shared pool comes back with its last graph.
+        """
+        left = {r.modality: r.graph_memory_bytes for r in self._tower_reports}
+        entries = dict(self.args.multimodal_config.encoder_cuda_graph or {})
+        if not any(left.values()):
+            return False
+        for modality in sorted(left, key=lambda m: -left[m]):
+            cut = min(missing_bytes, left[modality])
+            missing_bytes -= cut
+            left[modality] -= cut
+            if cut:
+                smaller = {"max_graph_memory": left[modality], "on_capture_failure": "eager"}
+                entries[modality] = entries[modality].model_copy(update=smaller)
+        for tower in self._towers.values():
+            tower.release_encoder_cuda_graphs()
+        again = {m: self._towers[m] for m, num_bytes in left.items() if num_bytes}
+        config = self.args.multimodal_config.model_copy(
+            update={"encoder_cuda_graph": {m: entries[m] for m in again}}
+        )
+        reports = {
+            r.modality: r
+            for r in setup_mm_encoder_cuda_graphs(
+                again, config, max_num_tokens=self.args.encoder_token_budget
             )
+        }
+        for i, report in enumerate(self._tower_reports):
+            gone = TowerReport(
+                modality=report.modality,
+                status="eager",
+                reason="the KV cache needs the memory of its graphs",
+            )
+            if report.graph_memory_bytes:
+                self._tower_reports[i] = reports.get(report.modality, gone)
+        return True
 
     def _get_ready(self) -> None:
         with self._phase("get ready"):
@@ -175,31 +239,53 @@ class TorchEngine:
 
     def _max_seq_len(self, held: int) -> int:
         """The user's, else the model's, cut to what the KV cache holds; a cut is told."""
-        if self.args.max_seq_len is not None:
-            return self.args.max_seq_len
-        positions = self._loaded.max_positions
+        wanted, positions = self.args.max_seq_len, self._loaded.max_positions
+        if wanted is not None:
+            if wanted > positions:
+                self._notice(
+                    f"max_seq_len is {wanted:,}, but the model was made for {positions:,} "
+                    f"positions: answers may be wrong beyond them. Set max_seq_len={positions} or "
+                    "less"
+                )
+            return wanted
         if positions <= held:
             return positions
-        self._notices.append(
+        self._notice(
             f"max_seq_len is {held}: the model allows {positions}, the KV cache holds less"
         )
         return held
 
+    def _notice(self, text: str) -> None:
+        """Tell the user, at once and in the report."""
+        logger.warning(text)
+        self._notices.append(text)
+
     def _activation_reserve(self) -> int:
-        """Peak of a full prefill and an eager encoder run: measured on CUDA, estimated on a CPU."""
-        rows = self.args.max_num_tokens
+        """Peak of one step: the largest eager encoder run, then a full prefill or a full decode.
+
+        Measured on CUDA, but for the logits of a decode, which are as large as they are. On a CPU
+        an estimate of encoder run and prefill.
+        """
+        rows = min(self.args.max_num_tokens, self._loaded.max_positions)
         if self.args.max_seq_len is not None:
             rows = min(rows, self.args.max_seq_len)
-        rows = min(rows, self._loaded.max_positions)
-        text, vision = self._config.get_text_config(), self._config.vision_config
-        size = self.dtype.itemsize
-        encoder = kv_cache.estimate_peak(
-            self.args.encoder_token_budget, vision.hidden_size, vision.intermediate_size, size
-        )
+        text, budget = self._config.get_text_config(), self.args.encoder_token_budget
         if self.device.type != "cuda":
+            vision, size = self._config.vision_config, self.dtype.itemsize
             inner = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
-            return encoder + kv_cache.estimate_peak(rows, text.hidden_size, inner, size)
-        return encoder + kv_cache.measure_peak(self.device, lambda: self._generator.probe(rows))
+            return kv_cache.estimate_peak(
+                budget, vision.hidden_size, vision.intermediate_size, size
+            ) + kv_cache.estimate_peak(rows, text.hidden_size, inner, size)
+        encoder = 0
+        for modality, tower in self._towers.items():
+            largest = budget
+            if modality == "image":  # a larger picture is encoded too, alone
+                largest = max(budget, self.encoders.media.longest_segment(rows))
+            peak = kv_cache.measure_peak(self.device, partial(tower.dry_run, largest))
+            encoder = max(encoder, peak)
+        prefill = kv_cache.measure_peak(self.device, lambda: self._generator.probe(rows))
+        logits = self.args.max_batch_size * text.vocab_size * torch.float32.itemsize
+        return encoder + max(prefill, logits)
 
     # ---- serving ----
 

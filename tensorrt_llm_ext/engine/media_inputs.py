@@ -33,6 +33,7 @@ _NOT_OF_PICTURES = (
     *("nb_max_frames", "padding_side", "padding_value", "dither", "return_attention_mask"),
 )
 _MAX_FPS = 1_000_000
+_LARGE = (100_000, 100_000)  # pixels
 
 
 @dataclass(frozen=True)
@@ -213,6 +214,17 @@ class MediaInputs:
     def rule_of(self, modality: str) -> PatchRule:
         """How pictures or videos are cut."""
         return self.image_rule if modality == "image" else self.video_rule
+
+    def longest_segment(self, num_tokens: int) -> int:
+        """Rows of the largest picture or frame pair that a prompt of so many tokens can hold."""
+        rows = [0]
+        for modality in set(self.modalities) & {"image", "video"}:
+            rule = self.rule_of(modality)
+            rows.append(num_tokens * rule.merge_size**2)
+            if rule.do_resize:  # to less than this in any case
+                largest = self._planned(modality, [], _LARGE, rule.temporal_patch_size)
+                rows[-1] = min(rows[-1], largest.num_rows)
+        return max(rows)
 
     def _plan_image(self, media: Any) -> MediaItem:
         size = picture_size(media, "image")

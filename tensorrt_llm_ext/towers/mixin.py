@@ -345,6 +345,21 @@ class MultimodalEncoderMixin(EncoderContract):
         outputs = self.encoder_forward(inputs, metadata)
         self._adapter.read(dict(outputs), step.runs, sinks)
 
+    def dry_run(self, num_tokens: int) -> None:
+        """Makes one eager step of zeros that no counter sees: its memory is what others take.
+
+        Args:
+            num_tokens: Rows before any merger, all one segment; rounded up to what can be.
+        """
+        adapter = self._adapter
+        specs = (*adapter.input_specs.values(), *adapter.output_specs.values())
+        whole = max(spec.tokens_per_row for spec in specs)
+        bucket = Bucket(-(-num_tokens // whole) * whole, 1)
+        with self._lock, self._ordered(), plain_mode(self.device):
+            _sinks = adapter.allocate_outputs(bucket.num_tokens, self.device)
+            inputs = adapter.allocate_inputs(bucket.num_tokens, self.device)
+            self.encoder_forward(inputs, self.make_eager_metadata(adapter.full_layout(bucket)))
+
     def make_eager_metadata(self, segment_lengths: AttentionLayout) -> Any:
         """Metadata of one eager run; an encoder with a provider of its own makes its kind.
 

@@ -150,6 +150,123 @@ def test_too_little_memory_names_numbers_and_releases_graphs(
     assert calls[-1] == "release_encoder_cuda_graphs"
 
 
+@pytest.fixture
+def tight(tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
+    """(bytes) -> makes an engine with that much memory beside what 1000 tokens need.
+
+    What the towers' graphs really hold is missing from it at any time.
+    """
+    towers: list[Any] = []
+    load = engine_module.load_tower
+
+    def keep(*args: Any, **kwargs: Any) -> Any:
+        towers.append(load(*args, **kwargs))
+        return towers[-1]
+
+    monkeypatch.setattr(engine_module, "load_tower", keep)
+    options = {**SMALL, "encoder_max_num_tokens": 320, "max_seq_len": 1000}
+    with LLM(model=tiny_checkpoint, **options) as llm:
+        kv = llm.startup_report.kv_cache
+    assert kv is not None
+    needed = (1000 * kv.bytes_per_token * 5 / 4 + kv.reserved_bytes) / 0.9
+
+    def make(spare: int) -> Any:
+        def free(device: torch.device) -> int:
+            held = sum(t._runner.static_bytes for t in towers if t._runner is not None)
+            return int(needed) + spare - held
+
+        monkeypatch.setattr(kv_cache, "free_memory", free)
+        image = {"buckets": [[96, 4], [192, 4], [320, 8]], "warmup_steps": 1}
+        graphs = {"encoder_cuda_graph": {"image": image}}
+        return LLM(model=tiny_checkpoint, multimodal_config=graphs, **options)
+
+    return make
+
+
+def test_buckets_go_until_one_request_fits(
+    tight: Callable[[int], Any], picture: Image.Image, caplog: pytest.LogCaptureFixture
+) -> None:
+    prompt = {"prompt": IMAGE, "multi_modal_data": {"image": picture}}
+    tokens: list[int] = []
+    # Static buffers of n rows hold 6376 n bytes.
+    for spare, kept in ((2_100_000, [96, 192, 320]), (1_500_000, [96, 192]), (700_000, [96])):
+        caplog.clear()
+        with tight(spare) as llm:
+            report = llm.startup_report
+            (tower,) = report.towers
+            assert [b.num_tokens for b in tower.buckets if b.kept] == kept
+            assert report.kv_cache.tokens >= 1000
+            gone = [n for n in ("image 192x4", "image 320x8") if int(n[6:9]) not in kept]
+            if gone:
+                (notice,) = report.notices
+                assert f"given up, largest first: {', '.join(gone)}. With them" in notice
+                assert "max_seq_len 1000; set max_graph_memory" in notice
+                assert notice in caplog.text
+                assert "max_graph_memory of" in tower.buckets[-1].reason
+            else:
+                assert report.notices == []
+            out = llm.generate(prompt, SamplingParams(max_tokens=4))
+            assert llm.encoder_stats()["image"].replays == {"96x4": 1}
+            tokens.append(out.outputs[0].token_ids)
+    with tight(1000) as llm:
+        (tower,) = llm.startup_report.towers
+        assert tower.status == "eager"
+        assert llm.startup_report.kv_cache.tokens == 1000
+        tokens.append(llm.generate(prompt, SamplingParams(max_tokens=4)).outputs[0].token_ids)
+        assert llm.encoder_stats()["image"].replays == {}
+    assert tokens == tokens[:1] * 4
+
+
+def test_the_largest_encoder_gives_up_its_graphs_first(
+    family_checkpoint: Callable[[str], Path],
+) -> None:
+    image = {"buckets": [[96, 4], [320, 8]], "warmup_steps": 1}
+    graphs = {"encoder_cuda_graph": {"image": image, "audio": {"max_batch_size": 2}}}
+    folder = family_checkpoint("qwen3_omni")
+    with LLM(
+        model=folder, device="cpu", encoder_max_num_tokens=320, multimodal_config=graphs
+    ) as llm:
+        engine = llm._engine
+
+        def state() -> dict[str, tuple[str, int, int]]:
+            return {
+                r.modality: (r.status, sum(b.kept for b in r.buckets), r.graph_memory_bytes)
+                for r in engine._tower_reports
+            }
+
+        full = state()
+        assert full["image"][:2] == ("captured", 2)
+        assert full["image"][2] > full["audio"][2] > 0
+        assert engine._give_up_graphs(1)
+        assert state()["image"][:2] == ("captured", 1)
+        assert state()["audio"] == full["audio"]
+        rest = state()["image"][2]
+        assert engine._give_up_graphs(rest + 1)
+        assert state()["image"] == ("eager", 0, 0)
+        assert state()["audio"][1] == full["audio"][1] - 1
+        assert engine._give_up_graphs(1 << 40)
+        assert {s[0] for s in state().values()} == {"eager"}
+        assert not engine._give_up_graphs(1)
+
+
+def test_without_any_graph_it_still_does_not_fit(tight: Callable[[int], Any]) -> None:
+    with pytest.raises(ValueError, match=r"hold 9\d\d tokens .* Set max_seq_len=9\d\d or less"):
+        tight(-50_000)
+
+
+def test_max_seq_len_beyond_the_model_is_told(
+    tiny_checkpoint: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"device": "cpu", "max_num_tokens": 64}
+    with LLM(model=tiny_checkpoint, max_seq_len=32768, **options) as llm:
+        assert llm.startup_report.notices == []
+    with LLM(model=tiny_checkpoint, max_seq_len=32769, **options) as llm:
+        (notice,) = llm.startup_report.notices
+        assert "max_seq_len is 32,769, but the model was made for 32,768 positions" in notice
+        assert notice in caplog.text
+        assert llm._engine.loop.limits.max_seq_len == 32769
+
+
 def test_max_seq_len_defaults_to_the_model_or_to_what_fits(
     tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

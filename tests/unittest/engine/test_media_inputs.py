@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -250,9 +251,24 @@ def test_without_resizing_sizes_must_fit(tiny_checkpoint: Path, tmp_path: Path) 
     config["do_resize"] = False
     folder = _with_configs(tiny_checkpoint, tmp_path / "fixed", preprocessor_config=config)
     media = MediaInputs(folder)
+    assert media.longest_segment(10**6) == 4 * 10**6  # nothing but the prompt limits it
     assert media.plan("image", Image.new("RGB", (96, 64))).grid_thw == (1, 4, 6)
     with pytest.raises(RequestError, match="must be multiples of 32"):
         media.plan("image", Image.new("RGB", (95, 64)))
+
+
+def test_longest_segment(media: MediaInputs, photo: Image.Image) -> None:
+    """Tight, and a bound of pictures and frame pairs of any size."""
+    large, most = photo.resize((4096, 4096)), media.longest_segment(10**6)
+    picture, pair = media.plan("image", large), media.plan("video", [large] * 2)
+    assert (picture.num_rows, pair.num_rows) == (32 * 32, 38 * 38)
+    assert most == pair.num_rows
+    assert media.longest_segment(10) == 40
+    for size in [(3000, 2000), (100, 9000), (513, 512), (64, 64)]:
+        picture = Image.new("RGB", size)
+        assert media.plan("image", picture).num_rows <= most
+        video = media.plan("video", [picture] * 4)
+        assert math.prod(video.grid_thw[1:]) <= most
 
 
 def test_preprocessors_must_fit_the_encoder(tiny_checkpoint: Path, tmp_path: Path) -> None:
