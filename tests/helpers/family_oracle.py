@@ -108,6 +108,22 @@ class FamilyOracle:
     def _omni_text(self, prompt: str, out: dict[str, Any], seconds: list[float]) -> str:
         frames = out["feature_attention_mask"].sum(-1) if "input_features" in out else []
         tokens = [int(_get_feat_extract_output_lengths(n)) for n in frames]
+        if not hasattr(self.processor, "replace_multimodal_special_tokens"):  # since 5.24
+            sounds = {"num_audio_tokens": tokens}
+            own = self.processor
+            texts, _ = own.get_text_with_replacements(
+                [prompt],
+                [
+                    own.replace_image_token(out, i)
+                    for i in range(len(out.get("image_grid_thw", [])))
+                ],
+                [
+                    own.replace_video_token(out, i, load_audio_from_video=False)
+                    for i in range(len(seconds))
+                ],
+                [own.replace_audio_token(sounds, i) for i in range(len(tokens))],
+            )
+            return str(texts[0])
         (text,) = self.processor.replace_multimodal_special_tokens(
             [prompt],
             iter(tokens),
