@@ -31,11 +31,17 @@ class DiskTensor(NamedTuple):
         key: Without prefix.
         shape: On disk.
         axes: Order of the disk's axes in the parameter; None: the same.
+        absolute: The key is whole: the tower's prefix does not stand before it.
     """
 
     key: str
     shape: tuple[int, ...]
     axes: tuple[int, ...] | None = None
+    absolute: bool = False
+
+    def key_under(self, prefix: str) -> str:
+        """The key in a checkpoint that has the tower under a prefix."""
+        return self.key if self.absolute else prefix + self.key
 
 
 DiskTensors = dict[str, tuple[DiskTensor, ...]]
@@ -199,8 +205,8 @@ def load_parameters(
     """
     files = weight_files(checkpoint)
     prefix = next((p for p in prefixes if any(key.startswith(p) for key in files)), prefixes[0])
-    wanted = {prefix + t.key: t.shape for tensors in disk.values() for t in tensors}
-    found = {key for key in files if key.startswith(prefix)}
+    wanted = {t.key_under(prefix): t.shape for tensors in disk.values() for t in tensors}
+    found = {key for key in files if key.startswith(prefix) or key in wanted}
     unused = {
         key: value
         for key in found - wanted.keys()
@@ -229,7 +235,7 @@ def load_parameters(
         for name, parameter in module.named_parameters() if not problems else ():
             parts = []
             for tensor in disk[name]:
-                key = prefix + tensor.key
+                key = tensor.key_under(prefix)
                 part = readers[files[key]].get_tensor(key)
                 parts.append(part if tensor.axes is None else part.permute(tensor.axes))
             with torch.no_grad():

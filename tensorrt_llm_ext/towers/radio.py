@@ -87,6 +87,11 @@ class RadioConfig(BaseModel):
         return self.num_cls_tokens + self.num_registers
 
     @property
+    def num_rowless(self) -> int:
+        """Tokens after the patches of a picture: R, filled up to whole merge blocks."""
+        return self.num_learned + -self.num_learned % self.spatial_merge_size**2
+
+    @property
     def table_side(self) -> int:
         """Side of the square position table."""
         return self.max_img_size // self.patch_size
@@ -107,15 +112,22 @@ class RadioTower(MultimodalEncoderMixin, nn.Module):
         r"model\.blocks\.\d+\.layer_scale[12]\.lambda1": 1.0,
     }
 
-    def __init__(self, config: RadioConfig) -> None:
-        """Makes the modules; weights come from ``load_tower``."""
+    def __init__(self, config: RadioConfig, *, conditioned: bool = True) -> None:
+        """Makes the modules; weights come from ``load_tower``.
+
+        Args:
+            config: Sizes.
+            conditioned: The tower normalises its pixels itself.
+        """
         super().__init__()
         if config.use_swiglu_ffn or not config.qkv_bias:
             raise ValueError("RADIO with use_swiglu_ffn or without qkv_bias is not supported")
         self.config = config
         width, channels = config.hidden_size, config.num_channels
-        self.norm_mean = nn.Parameter(torch.empty(channels, 1, 1))
-        self.norm_std = nn.Parameter(torch.empty(channels, 1, 1))
+        self.conditioned = conditioned
+        if conditioned:
+            self.norm_mean = nn.Parameter(torch.empty(channels, 1, 1))
+            self.norm_std = nn.Parameter(torch.empty(channels, 1, 1))
         self.patch_embed = nn.Linear(config.patch_dim, width, bias=False)
         self.pos_embed = nn.Embedding(config.table_side**2, width)
         self.learned = nn.Embedding(config.num_learned, width)
@@ -181,10 +193,15 @@ class RadioTower(MultimodalEncoderMixin, nn.Module):
         height, width = cast(tuple[int, int], layout)
         c = self.config
         rows, weights = position_taps(
-            height, width, c.table_side, 1, align_corners=c.align_corners, square=True
+            height,
+            width,
+            c.table_side,
+            c.spatial_merge_size,
+            align_corners=c.align_corners,
+            square=True,
         )
-        blank, none = np.zeros((c.num_learned, 4)), np.full((len(rows), 1), -1)
-        learned = np.arange(c.num_learned)[:, None]
+        blank, none = np.zeros((c.num_rowless, 4)), np.full((len(rows), 1), -1)
+        learned = np.arange(c.num_rowless)[:, None] % c.num_learned  # what fills up is not read
         picture = {
             "table_rows": np.concatenate([rows, blank.astype(np.int32)]),
             "table_weights": np.concatenate([weights, blank.astype(np.float32)]),
@@ -195,7 +212,7 @@ class RadioTower(MultimodalEncoderMixin, nn.Module):
     def pack_item(self, item: Mapping[str, Any]) -> EncoderItem:
         """See the class and the mixin."""
         pixels, (t, h, w) = checked_grid_item(item, self.config)
-        return EncoderItem((h * w + self.config.num_learned,) * t, {"pixel_values": pixels}, (h, w))
+        return EncoderItem((h * w + self.config.num_rowless,) * t, {"pixel_values": pixels}, (h, w))
 
     def encoder_forward(
         self, inputs: Mapping[str, torch.Tensor], metadata: PackedAttnMetadata
@@ -222,6 +239,8 @@ class RadioTower(MultimodalEncoderMixin, nn.Module):
 
     def _condition(self, pixels: torch.Tensor) -> torch.Tensor:
         """Normalises pixels per channel in fp32: [T, P] -> [T, P], dtype of pixels."""
+        if not self.conditioned:
+            return pixels
         channels = pixels.float().unflatten(1, (self.config.num_channels, -1))
         mean, std = self.norm_mean.float().flatten(1), self.norm_std.float().flatten(1)
         return ((channels - mean) / std).flatten(1).to(pixels.dtype)

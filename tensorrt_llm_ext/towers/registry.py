@@ -27,7 +27,7 @@ class TowerEntry:
 
 _TOWERS: dict[tuple[str, str], TowerEntry] = {}
 # Imported at the first look-up.
-_BUILT_IN = ("qwen3_vl", "qwen3_audio", "glm", "radio", "hf_adapter")
+_BUILT_IN = ("qwen3_vl", "qwen3_audio", "glm", "radio", "nemotron", "hf_adapter")
 
 
 def register_tower(
