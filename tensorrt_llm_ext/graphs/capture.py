@@ -59,7 +59,7 @@ def capture_within_limits(
     out: list[BucketReport] = []
     judged = False
     while True:
-        times = _capture_all(runner, remaining, report.modality)
+        times = _capture_all(runner, backend, remaining, report.modality)
         taken = _taken(runner, backend, before)
         if cap is not None and taken > cap:
             runner.release()
@@ -153,15 +153,20 @@ def memory_cap(setting: int | float | None, device: torch.device) -> int | None:
 
 def _capture_all(
     runner: MultimodalEncoderGraphRunner[Any],
+    backend: GraphBackend,
     buckets: Sequence[Bucket],
     modality: str,
 ) -> dict[Bucket, CaptureTimes]:
     from tqdm import tqdm  # here, so that importing the towers needs torch, numpy and pydantic only
 
     times: dict[Bucket, CaptureTimes] = {}
+    before = backend.memory_in_use()
     progress = tqdm(total=len(buckets), disable=not sys.stderr.isatty(), unit="bucket")
     with progress:
         for bucket, took in runner.capture(buckets):
+            if backend.accelerated:
+                now = backend.memory_in_use()
+                took, before = took._replace(memory_bytes=max(now - before, 0)), now
             times[bucket] = took
             progress.set_description(f"Capturing {modality} encoder graphs: {bucket.label}")
             progress.update()
@@ -225,6 +230,7 @@ def _line(
         capture_ms=times and times.capture_ms,
         replay_ms=times and times.replay_ms,
         eager_ms=times and times.eager_ms,
+        memory_bytes=times and times.memory_bytes,
         kept=times is not None if kept is None else kept,
         reason=reason,
     )

@@ -21,19 +21,21 @@ WORTH_EAGER = 0.98
 
 
 class CaptureTimes(NamedTuple):
-    """Milliseconds that a bucket took.
+    """What a bucket took.
 
     Attributes:
-        capture_ms: Warm-up and capture.
-        replay_ms: A replay of the full bucket.
-        eager_ms: An eager run of the same layout.
+        capture_ms: Warm-up and capture, milliseconds.
+        replay_ms: A replay of the full bucket, milliseconds.
+        eager_ms: An eager run of the same layout, milliseconds.
         accelerated: Whether the comparison means anything.
+        memory_bytes: Device memory that it added, arenas with the first; None where unknown.
     """
 
     capture_ms: float
     replay_ms: float
     eager_ms: float
     accelerated: bool = True
+    memory_bytes: int | None = None
 
     @property
     def slower_than_eager(self) -> bool:

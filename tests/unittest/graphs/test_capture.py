@@ -251,3 +251,12 @@ def test_failure_raises_when_asked_and_can_be_tried_again():
 def test_progress_bar_only_on_a_terminal(capsys):
     capture(SpyBackend())
     assert capsys.readouterr().err == ""
+
+
+def test_memory_of_each_bucket_is_in_the_report():
+    """The largest comes first and brings the buffers; the small ones fit into what it left."""
+    _, report = capture(SpyBackend(accelerated=True, times=lambda n: (1, 2), bytes_per_token=MIB))
+    sizes = {b.num_tokens: b.memory_bytes for b in report.buckets}
+    assert sizes == {256: 256 * MIB, 192: 0, 128: 0, 64: 0}
+    _, report = capture(SpyBackend(bytes_per_token=MIB))
+    assert [b.memory_bytes for b in report.buckets] == [None] * 4
