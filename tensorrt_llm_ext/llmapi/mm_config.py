@@ -188,7 +188,7 @@ Modality = Annotated[str, BeforeValidator(_known_modality)]
 
 _GRAPHS_AND_SIDE_STREAM: dict[str, Any] = {
     "properties": {
-        "encoder_cuda_graph": {"type": "object"},
+        "encoder_cuda_graph": {"type": "object", "minProperties": 1},
         "encoder_side_stream_max_ahead": {"type": "number", "exclusiveMinimum": 0},
     },
     "required": ["encoder_cuda_graph", "encoder_side_stream_max_ahead"],
@@ -238,7 +238,7 @@ class MultimodalConfig(_UpstreamMultimodalKeys):
 
     @model_validator(mode="after")
     def _no_graphs_on_a_side_stream(self) -> Self:
-        if self.encoder_cuda_graph is not None and self.encoder_side_stream_max_ahead > 0:
+        if self.encoder_cuda_graph and self.encoder_side_stream_max_ahead > 0:
             raise config_error(
                 "graphs_and_side_stream",
                 f"encoder_side_stream_max_ahead ({self.encoder_side_stream_max_ahead}) and "

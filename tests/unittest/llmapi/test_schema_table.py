@@ -128,7 +128,7 @@ MULTIMODAL_CASES: list[tuple[Any, bool]] = [
     ({"encoder_side_stream_max_ahead": "4"}, False),
     ({"encoder_side_stream_max_ahead": 0, "encoder_cuda_graph": {"image": IMAGE_8}}, True),
     ({"encoder_side_stream_max_ahead": 1, "encoder_cuda_graph": {"image": IMAGE_8}}, False),
-    ({"encoder_side_stream_max_ahead": 1, "encoder_cuda_graph": {}}, False),
+    ({"encoder_side_stream_max_ahead": 1, "encoder_cuda_graph": {}}, True),
     ({"encoder_side_stream_max_ahead": 1, "encoder_cuda_graph": None}, True),
     ({"encoder_cache_max_bytes": 0}, True),
     ({"encoder_cache_max_bytes": "512MB"}, True),
