@@ -9,6 +9,8 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, overload
 
+from pydantic import ValidationError
+
 from ..engine.engine import TorchEngine
 from ..engine.errors import RequestError
 from ..engine.loading import resolve_device
@@ -18,6 +20,7 @@ from ..graphs.lifecycle import refuse_impossible
 from ..graphs.report import EncoderStats, StartupReport
 from .llm_args import LlmArgs
 from .mm_config import MultimodalConfig
+from .problems import explain
 from .sampling_params import SamplingParams
 
 _ENGINES: dict[str, type[Any]] = {"torch": TorchEngine}
@@ -76,7 +79,10 @@ class LLM:
         }
         if multimodal_config is None:
             del fields["multimodal_config"]
-        self.args = LlmArgs.model_validate(fields)
+        try:
+            self.args = LlmArgs.model_validate(fields)
+        except ValidationError as error:
+            raise ValueError(explain(error, "LLM", LlmArgs)) from error
         engine_cls = engine_of(self.args.backend)
         device = resolve_device(self.args.device)
         # Here and nowhere else: an engine that was never asked cannot forget it.

@@ -20,10 +20,11 @@ from tensorrt_llm_ext.llmapi.overrides import (
     parse_overrides,
     source_of,
 )
-from tensorrt_llm_ext.llmapi.upstream_fields import own_keys
+from tensorrt_llm_ext.llmapi.upstream_fields import accepted_keys, own_keys
 from tensorrt_llm_ext.llmapi.yaml_io import ConfigFileError, YamlDocument, load_yaml_file
 
 SET_SOURCE = "--set"
+_LISTED = 20  # keys without effect that a message names; the docs have a page of them
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,24 @@ def _unknown_key(model: type[BaseModel], loc: tuple[str | int, ...]) -> str:
     every = [field.alias or name for name, field in owner.model_fields.items()]
     close = difflib.get_close_matches(key, every, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ";"
-    return f"unknown key {key!r}{hint} allowed: {', '.join(own_keys(owner))}"
+    text = f"unknown key {key!r}{hint} allowed: {', '.join(own_keys(owner))}"
+    others = accepted_keys(owner)
+    if len(others) > _LISTED:
+        text += f", and {len(others)} keys without effect (docs/upstream-keys.md)"
+    elif others:
+        text += f", and without effect: {', '.join(others)}"
+    return text
+
+
+def explain(error: ValidationError, source: str, model: type[BaseModel] = ServeConfig) -> str:
+    """The problems in a validation error of values that no file gave, in one text.
+
+    Args:
+        error: What validating the values raised.
+        source: Who gave them.
+        model: The model that was validated.
+    """
+    return "; ".join(map(str, problems_of(error, YamlDocument(source, {}), model=model)))
 
 
 def problems_of(

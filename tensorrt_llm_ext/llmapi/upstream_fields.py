@@ -85,6 +85,12 @@ def own_keys(model: type[BaseModel]) -> list[str]:
     return sorted(keys - others)
 
 
+def accepted_keys(model: type[BaseModel]) -> list[str]:
+    """Upstream's keys that a model takes without effect, sorted."""
+    rows = UPSTREAM_KEYS.get(getattr(model, "upstream_table", ""), ())
+    return sorted(row.key for row in rows if row.treatment == "accepted")
+
+
 _TREATMENTS = {
     "honoured": "**honoured**",
     "accepted": "accepted without effect",

@@ -306,6 +306,38 @@ def test_engine_without_the_lifecycle_is_refused_with_graphs(
             made.clear()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "messages"),
+    [
+        (
+            {"multimodel_config": {}},
+            [
+                "LLM: multimodel_config: unknown key 'multimodel_config'; did you mean "
+                "'multimodal_config'? allowed: backend, device, dtype,",
+                "keys without effect (docs/upstream-keys.md)",
+            ],
+        ),
+        (
+            {"multimodal_config": {"encoder_cuda_graphs": {}}, "dtype": "bf16"},
+            [
+                "LLM: dtype: Input should be 'auto', 'float32'",
+                "LLM: multimodal_config.encoder_cuda_graphs: unknown key 'encoder_cuda_graphs'; "
+                "did you mean 'encoder_cuda_graph'? allowed: encoder_cuda_graph, and without "
+                "effect: encoder_cache_max_bytes, encoder_scheduling_policy, "
+                "encoder_side_stream_max_ahead",
+            ],
+        ),
+    ],
+)
+def test_wrong_arguments_are_named_with_what_is_allowed(
+    tiny_checkpoint: Path, arguments: dict[str, Any], messages: list[str]
+) -> None:
+    with pytest.raises(ValueError, match="unknown key") as caught:
+        LLM(model=tiny_checkpoint, **arguments)
+    for message in messages:
+        assert message in str(caught.value)
+
+
 def test_tensorrt_llm_backend_is_a_clear_error(tiny_checkpoint: Path, calls: list[str]) -> None:
     with pytest.raises(ValueError, match="backend 'tensorrt_llm' is not available here"):
         LLM(model=tiny_checkpoint, backend="tensorrt_llm")

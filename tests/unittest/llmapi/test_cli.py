@@ -48,7 +48,7 @@ def test_every_problem_is_reported_with_line_path_value_and_allowed():
         (":7: kv_cache_config.free_gpu_memory_fraction: ", "greater than 0 (got 0)"),
         (
             ":8: kv_cache_config.tokens: unknown key",
-            "allowed: free_gpu_memory_fraction, max_tokens",
+            "allowed: free_gpu_memory_fraction, max_tokens, and without effect: attention_dp_",
         ),
         (
             ":11: multimodal_config.encoder_cuda_graph.img: unknown modality",
