@@ -227,6 +227,11 @@ def plain_mode(device: torch.device) -> Iterator[None]:
         yield
 
 
+def profiler_range(device: torch.device, name: str) -> contextlib.AbstractContextManager[None]:
+    """An NVTX range on a CUDA device; elsewhere nothing."""
+    return torch.cuda.nvtx.range(name) if device.type == "cuda" else contextlib.nullcontext()
+
+
 @functools.lru_cache
 def _capture_stream(device: torch.device) -> torch.cuda.Stream:
     """One for the process: every stream that multiplies matrices keeps a workspace for good."""

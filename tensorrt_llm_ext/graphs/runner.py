@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from .adapter import EncoderGraphIOAdapter, EncoderMetadataProvider, Tensors
-from .backends import GraphBackend, plain_mode
+from .backends import GraphBackend, plain_mode, profiler_range
 from .buckets import Bucket
 from .captured import CapturedBucket, CaptureTimes, addresses_of
 from .layout import AttentionLayout, EncoderItem, Replay
@@ -196,7 +196,8 @@ class MultimodalEncoderGraphRunner(Generic[M]):
             raise ValueError(
                 f"{step.load} does not fit bucket {tuple(step.bucket)}: {broken.value}"
             )
-        with self._backend.session(), torch.no_grad():
+        name = f"encoder replay {step.bucket.label}"
+        with profiler_range(self._device, name), self._backend.session(), torch.no_grad():
             self._adapter.fill(captured.inputs, items, step.runs)
             lengths = self._adapter.segment_lengths(items, step.runs)
             padded = self._adapter.pad(step.bucket, lengths)
