@@ -21,8 +21,9 @@ from ..graphs.adapter import EncoderGraphIOAdapter, Tensors
 from ..graphs.backends import GraphBackend, StreamOrder, graph_backend_for, plain_mode
 from ..graphs.buckets import Bucket, EagerReason
 from ..graphs.capture import capture_within_limits, eager_times, replay_times
-from ..graphs.layout import AttentionLayout, Eager, EncoderItem, Replay, Step
+from ..graphs.layout import AttentionLayout, EncoderItem, Replay, Step
 from ..graphs.packer import Packer
+from ..graphs.replay_log import log_encode_call
 from ..graphs.report import EncoderStats, TowerReport
 from ..graphs.runner import CaptureError, MultimodalEncoderGraphRunner
 from ..llmapi.mm_config import MultimodalConfig, MultimodalEncoderCudaGraphConfig
@@ -385,16 +386,6 @@ class MultimodalEncoderMixin(EncoderContract):
     def _count(self, num_items: int, steps: Sequence[Step]) -> None:
         padded_before = self._stats.padded_tokens
         self._stats.record(num_items, steps)
-        if self._entry is None or not self._entry.enable_replay_stats:
-            return
-        replays = [step.bucket.label for step in steps if isinstance(step, Replay)]
-        eager = [step.reason.value for step in steps if isinstance(step, Eager)]
-        logger.info(
-            "encoder %s: items=%d tokens=%d padded=%d replays=%s eager=%s",
-            self.encoder_cuda_graph_modality,
-            num_items,
-            sum(step.load.num_tokens for step in steps),
-            self._stats.padded_tokens - padded_before,
-            replays,
-            eager,
-        )
+        if self._entry is not None and self._entry.enable_replay_stats:
+            padded = self._stats.padded_tokens - padded_before
+            log_encode_call(self.encoder_cuda_graph_modality, num_items, steps, padded)

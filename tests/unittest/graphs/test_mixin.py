@@ -5,8 +5,12 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -363,9 +367,19 @@ def test_warm_up_steps_are_those_of_the_entry(steps):
     assert seen == [steps]
 
 
-LOGGER = "tensorrt_llm_ext.towers.mixin"
+LOGGER = "tensorrt_llm_ext.graphs.replay_log"
 
 
+@pytest.fixture
+def _logging_as_before():
+    package = logging.getLogger("tensorrt_llm_ext")
+    level, handlers = package.level, list(package.handlers)
+    yield
+    package.setLevel(level)
+    package.handlers[:] = handlers
+
+
+@pytest.mark.usefixtures("_logging_as_before")
 @pytest.mark.parametrize("enabled", [True, False])
 def test_replay_stats_log_one_line_per_call_and_modality(enabled, caplog):
     towers = []
@@ -379,13 +393,48 @@ def test_replay_stats_log_one_line_per_call_and_modality(enabled, caplog):
     for items in (ITEMS, [make_item((60,))]):
         for tower in towers:
             caplog.clear()
-            with caplog.at_level(logging.INFO, LOGGER):
-                tower.encode(items)
+            tower.encode(items)
             lines = [r.getMessage() for r in caplog.records if r.name == LOGGER]
             assert len(lines) == enabled
             assert all(tower.encoder_cuda_graph_modality in line for line in lines)
     if enabled:
         assert lines == ["encoder audio: items=1 tokens=60 padded=4 replays=['64x2'] eager=[]"]
+
+
+SHOWN = """
+import logging
+from fakes import FakeTower, graph_config, make_item
+{setup}
+tower = FakeTower()
+tower.configure_encoder_cuda_graph(graph_config(max_batch_size=2, enable_replay_stats={enabled}))
+tower.setup_attn_metadata(max_num_tokens=64)
+tower.capture_encoder_cuda_graphs()
+for _ in range(2):
+    tower.encode([make_item((60,))])
+"""
+
+
+@pytest.mark.parametrize(
+    ("enabled", "setup", "lines"),
+    [
+        (True, "", 2),
+        (False, "", 0),
+        (True, "logging.basicConfig()", 2),  # once, not by us and by the program
+        (True, "logging.getLogger('tensorrt_llm_ext').setLevel('WARNING')", 0),
+    ],
+)
+def test_replay_stats_are_seen_on_the_console_unless_the_program_objects(enabled, setup, lines):
+    here = Path(__file__).parent
+    paths = [str(here), str(here.parents[2])]
+    done = subprocess.run(
+        [sys.executable, "-c", SHOWN.format(setup=setup, enabled=enabled)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    seen = [line for line in done.stderr.splitlines() if "encoder image: items=1 tok" in line]
+    assert (len(seen), done.stdout) == (lines, ""), done.stderr
 
 
 # ---- threads ---------------------------------------------------------------------------------
