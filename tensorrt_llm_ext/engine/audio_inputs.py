@@ -48,7 +48,7 @@ class AudioItem:
     """One clip whose length is known and whose samples are still as the caller gave them.
 
     Attributes:
-        samples: Array or tensor [samples] or [samples, channels].
+        samples: Array or tensor [samples] or [samples, channels], any float dtype or int16.
         rate: Samples a second.
         num_frames: Mel frames.
         num_tokens: Features that the tower gives.

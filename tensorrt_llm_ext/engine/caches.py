@@ -46,7 +46,11 @@ class RunningCaches(Protocol):
     def groups(
         self, device: torch.device
     ) -> Iterator[tuple[slice, DynamicCache, torch.Tensor | None]]:
-        """Requests that one forward can serve, with their cache and attention mask."""
+        """Requests that one forward can serve, with their cache and attention mask.
+
+        Returns:
+            Rows, cache, and an int64 mask [rows, width + 1] or None, of each group.
+        """
         ...
 
 
@@ -79,7 +83,11 @@ class SeparateCaches:
     def groups(
         self, device: torch.device
     ) -> Iterator[tuple[slice, DynamicCache, torch.Tensor | None]]:
-        """Every request alone, without padding."""
+        """Every request alone.
+
+        Returns:
+            As in :class:`RunningCaches`; the mask (int64 [rows, width + 1]) is None.
+        """
         for row, cache in enumerate(self.caches):
             yield slice(row, row + 1), cache, None
 
@@ -159,7 +167,11 @@ class BatchCache:
     def groups(
         self, device: torch.device
     ) -> Iterator[tuple[slice, DynamicCache, torch.Tensor | None]]:
-        """All requests at once."""
+        """All requests at once.
+
+        Returns:
+            As in :class:`RunningCaches`; the mask is int64 [rows, width + 1].
+        """
         if self.cache is not None:
             yield slice(None), self.cache, self.mask(device)
 

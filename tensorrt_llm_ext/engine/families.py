@@ -69,12 +69,13 @@ class PatchStyle:
 
     Attributes:
         processor: Image processor class of transformers that reads preprocessor_config.json; None
-            where the encoder's own configuration says all there is.
+            where the encoder's own configuration says all there is: rows are in raster order then.
         image_fit: Size of a picture of (frames, height, width) after resizing.
         video_fit: The same for a video.
-        video_defaults: Settings of the video processor that its file may leave out.
-        max_side: Longest side in pixels that pictures without a processor are resized to, by key
-            of the encoder's configuration.
+        video_defaults: Settings of the video processor that its file may leave out; without a
+            processor, ``image_mean`` and ``image_std`` where pixels are normalised at all.
+        max_side: Key of the encoder's configuration that has the side of the square which limits
+            the area of pictures without a processor.
     """
 
     processor: str | None
@@ -294,6 +295,12 @@ _GLM5_PATCHES = PatchStyle(
 )
 
 
+def _bare_patches(**normalisation: Any) -> PatchStyle:
+    return PatchStyle(
+        None, video_fit=fit_picture, video_defaults=normalisation, max_side="max_img_size"
+    )
+
+
 def _glm(name: str, style: PatchStyle, **more: Any) -> Family:
     how: dict[str, Any] = {"expand_video": _TENTHS, "videos_as_pictures": True, **more}
     marks = _videos_between_marks
@@ -330,7 +337,8 @@ FAMILIES: dict[str, Family] = {
     "qwen2_vl": Family("Qwen2-VL", _QWEN2_PATCHES),
     "qwen2_5_vl": Family("Qwen2.5-VL", _QWEN2_PATCHES),
     "qwen3_asr": Family("Qwen3-ASR", None, shortest_clip=8000),
-    "radio": Family("RADIO", PatchStyle(None, video_fit=fit_picture, max_side="max_img_size")),
+    "radio": Family("RADIO", _bare_patches()),
+    "nemotron_h_omni": Family("Nemotron Omni", _bare_patches(**_CLIP)),
 }
 """By ``model_type`` of config.json. A family without tokens is served as encoders only."""
 

@@ -294,7 +294,8 @@ def _image_processor(folder: Path, name: str, config: Mapping[str, Any]) -> Any:
 
 
 def _bare_rule(config: Any, style: PatchStyle) -> PatchRule:
-    """Pixels 0..1, sides rounded to whole patches, the area limited to a square of ``max_side``."""
+    """Sides rounded to whole merge blocks, the area limited to a square; pixels from 0..1."""
+    mean, std = style.video_defaults.get("image_mean"), style.video_defaults.get("image_std")
     return PatchRule(
         patch_size=config.patch_size,
         temporal_patch_size=config.temporal_patch_size,
@@ -302,12 +303,13 @@ def _bare_rule(config: Any, style: PatchStyle) -> PatchRule:
         min_pixels=(config.patch_size * config.spatial_merge_size) ** 2,
         max_pixels=getattr(config, style.max_side) ** 2,
         rescale_factor=1 / 255,
-        mean=(0.0,) * 3,
-        std=(1.0,) * 3,
+        mean=tuple(mean or ()),
+        std=tuple(std or ()),
         do_resize=True,
         do_rescale=True,
-        do_normalize=False,
+        do_normalize=mean is not None,
         resample=int(Image.Resampling.BICUBIC),
+        raster=True,
     )
 
 

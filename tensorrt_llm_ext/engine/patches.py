@@ -24,7 +24,10 @@ MAX_ASPECT_RATIO = 200
 
 @dataclass(frozen=True)
 class PatchRule:
-    """How one modality is resized, normalised and cut (a preprocessor_config.json, read once)."""
+    """How one modality is resized, normalised and cut (a preprocessor_config.json, read once).
+
+    ``raster``: rows run line by line; otherwise the patches that are merged follow each other.
+    """
 
     patch_size: int
     temporal_patch_size: int
@@ -38,6 +41,7 @@ class PatchRule:
     do_rescale: bool
     do_normalize: bool
     resample: int
+    raster: bool = False
     cap_pixels_per_frame: bool = False
     max_video_tokens: int = 768
 
@@ -169,7 +173,7 @@ def normalise(frame: np.ndarray, rule: PatchRule) -> np.ndarray:
 
 
 def patchify(frames: np.ndarray, rule: PatchRule) -> np.ndarray:
-    """Cut frames into patch rows in merge-block order.
+    """Cut frames into patch rows, in merge-block or raster order.
 
     Args:
         frames: Array [T, H, W, C], T a multiple of the temporal patch, H and W multiples of the
@@ -179,7 +183,7 @@ def patchify(frames: np.ndarray, rule: PatchRule) -> np.ndarray:
     Returns:
         Float32 array [t*h*w, C*temporal*patch*patch]; a row's columns run C, T, y, x.
     """
-    tp, p, m = rule.temporal_patch_size, rule.patch_size, rule.merge_size
+    tp, p, m = rule.temporal_patch_size, rule.patch_size, 1 if rule.raster else rule.merge_size
     frames_t, height, width, channels = frames.shape
     t, h, w = frames_t // tp, height // p, width // p
     cut = frames.reshape(t, tp, h // m, m, p, w // m, m, p, channels)

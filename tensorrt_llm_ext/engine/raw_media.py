@@ -22,7 +22,11 @@ _UNDECODABLE = (
 
 
 def host_array(media: np.ndarray | torch.Tensor) -> np.ndarray:
-    """A caller's array or tensor on the host; numpy knows no bfloat16."""
+    """A caller's array or tensor on the host; numpy knows no bfloat16.
+
+    Args:
+        media: Array or tensor [...] of any shape and dtype.
+    """
     if isinstance(media, np.ndarray):
         return media
     tensor = media.detach().cpu()

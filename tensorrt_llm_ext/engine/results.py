@@ -62,8 +62,3 @@ class RequestOutput:
     prompt_token_ids: list[int] = field(default_factory=list)
     outputs: list[CompletionOutput] = field(default_factory=list)
     error: str | None = None
-
-    @property
-    def finished(self) -> bool:
-        """Always true: outputs are handed out when they are complete."""
-        return True

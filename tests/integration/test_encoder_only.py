@@ -16,7 +16,7 @@ import transformers
 from family_oracle import PROCESSORS
 from make_tiny_checkpoint import FAMILIES, randomize
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from scipy.signal import resample_poly
 
 from tensorrt_llm_ext import LLM
@@ -164,6 +164,35 @@ def test_radio(radio: tuple[Path, Any], photo: Image.Image) -> None:
     (video,) = got["video"]  # every frame is a picture of its own
     for frame in video.features.split(len(got["image"][1].features)):
         assert distance(frame, got["image"][1].features) < 1e-5
+
+
+@pytest.mark.usefixtures("no_language_model")
+def test_nemotron(radio: tuple[Path, Any], photo: Image.Image, tmp_path: Path) -> None:
+    """Whole merge blocks, pixels normalised, rows still in raster order."""
+    folder, _ = radio
+    generator = torch.Generator().manual_seed(0)
+    state = {"vision_model." + k: v for k, v in load_file(folder / "model.safetensors").items()}
+    for key, shape in (("0", (256,)), ("1", (48, 256)), ("3", (40, 48))):
+        state[f"mlp1.{key}.weight"] = torch.randn(shape, generator=generator)
+    save_file(state, tmp_path / "model.safetensors")
+    config = {
+        "model_type": "nemotron_h_omni",
+        "dtype": "float32",
+        "vision_config": json.loads((folder / "config.json").read_text()),
+        "projector_hidden_size": 48,
+        "text_config": {"hidden_size": 40},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    picture = photo.resize((150, 120))  # 160 x 128 after rounding
+    with LLM(model=tmp_path, multimodal_config=graphs_for("image"), **LIMITS) as llm:
+        (ours,) = llm.encode_multimodal({"image": [picture]})["image"]
+    pixels = np.asarray(picture.resize((160, 128), Image.Resampling.BICUBIC), np.float32) / 255
+    mean, std = transformers.image_utils.OPENAI_CLIP_MEAN, transformers.image_utils.OPENAI_CLIP_STD
+    normal = torch.from_numpy(((pixels - mean) / std).astype(np.float32))
+    rows = normal.view(8, 16, 10, 16, 3).permute(0, 2, 4, 1, 3).reshape(80, -1)
+    (own,) = load_tower(tmp_path).encode([{"pixel_values": rows, "grid_thw": (1, 8, 10)}])
+    assert ours.features.shape == (20, 40)
+    assert distance(ours.features, own.features) < 1e-5
 
 
 def test_radio_has_no_language_model(radio: tuple[Path, Any]) -> None:
