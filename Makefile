@@ -80,7 +80,8 @@ demo: $(DEMO_ENV) $(if $(filter build/tiny_qwen3_vl,$(MODEL)),build/tiny_qwen3_v
 	        print(pathlib.Path(d.__file__).parent / "images" / "china.jpg")')
 	fi
 	set -x
-	$(PY) examples/quickstart.py --model '$(MODEL)' --image "$$image" $(QUICKSTART_FLAGS)
+	$(PY) examples/quickstart.py --model '$(MODEL)' --image "$$image" --require_replay \
+	    $(QUICKSTART_FLAGS)
 
 bench: $(DEV_ENV)
 	@for script in benchmarks/bench_*.py; do

@@ -5,7 +5,8 @@
     python examples/quickstart.py --model DIR --image FILE
 
 Prints what was captured at start-up, the answer, and the encoder's counters. Then asks again with
-encoder graphs off; the exit code is 1 if the two answers differ in any token.
+encoder graphs off; the exit code is 1 if the two answers differ in any token, or, with
+--require_replay, if the picture was not replayed.
 """
 
 from __future__ import annotations
@@ -55,6 +56,14 @@ def main() -> int:
         f"padding; replays {stats.replays or 'none'}, eager {stats.eager or 'none'}"
     )
 
+    if args.require_replay and not stats.replays:
+        print(
+            "\nNo graph was replayed, and --require_replay asks for it: eager because of "
+            f"{', '.join(stats.eager) or 'nothing, there was no picture'}. The table above says "
+            "what was captured; raise --encoder_max_num_tokens if the picture has more rows."
+        )
+        return 1
+
     with LLM(**engine) as llm:
         result = llm.generate({"messages": question}, sampling)
         eager = result.outputs[0]
@@ -82,6 +91,9 @@ def parse_args() -> argparse.Namespace:
         type=int,
         help="most patch rows in one encoder call; the largest graph has this many "
         "(default: the engine's max_num_tokens)",
+    )
+    parser.add_argument(
+        "--require_replay", action="store_true", help="fail if the picture was encoded eagerly"
     )
     return parser.parse_args()
 

@@ -24,11 +24,26 @@ def command(tiny_checkpoint: Path, photo: Image.Image, tmp_path: Path, monkeypat
 
 @pytest.mark.usefixtures("command")
 def test_same_tokens_with_and_without_graphs(capsys: pytest.CaptureFixture[str]) -> None:
+    sys.argv.append("--require_replay")
     assert quickstart.main() == 0
     out = capsys.readouterr().out
     assert "nothing was accelerated" in out
     assert "1 picture of 80 rows and 48 of padding; replays {'128x8': 1}, eager none" in out
     assert "Without encoder graphs: the same 6 tokens." in out
+
+
+@pytest.mark.usefixtures("command")
+@pytest.mark.parametrize(("flags", "code"), [([], 0), (["--require_replay"], 1)])
+def test_nothing_replayed_fails_where_that_is_asked_for(
+    flags: list[str], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The picture has 80 rows, the largest graph 64."""
+    sys.argv += ["--encoder_max_num_tokens", "64", *flags]
+    assert quickstart.main() == code
+    out = capsys.readouterr().out
+    assert "replays none, eager {'too_many_tokens': 1}" in out
+    assert ("No graph was replayed" in out) == bool(code)
+    assert ("eager because of too_many_tokens" in out) == bool(code)
 
 
 @pytest.mark.usefixtures("command")
