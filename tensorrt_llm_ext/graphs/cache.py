@@ -40,8 +40,3 @@ class BoundedLRU(Generic[V]):
             _, dropped = self._values.popitem(last=False)
             self.size -= self._size_of(dropped)
         return value
-
-    def clear(self) -> None:
-        """Drops everything."""
-        self._values.clear()
-        self.size = 0

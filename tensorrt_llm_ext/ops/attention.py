@@ -22,8 +22,6 @@ from typing import Protocol, cast
 import torch
 import torch.nn.functional as F
 
-HEAD_SIZES = (64, 72, 80, 128)  # of the published towers; others work where the backend allows
-
 
 @dataclass
 class PackedAttnMetadata:
@@ -88,12 +86,10 @@ class PackedAttention(Protocol):
     Attributes:
         name: Shown in reports.
         bakes_max_segment_len: A captured call only serves segments up to the metadata's bound.
-        bakes_layout: A captured call only serves the very segments it was captured with.
     """
 
     name: str
     bakes_max_segment_len: bool
-    bakes_layout: bool
 
     def prepare(self, metadata: PackedAttnMetadata, num_tokens: int) -> torch.Tensor | None:
         """What all layers share.
@@ -143,7 +139,6 @@ class SegmentAttention:
 
     name = "segments"
     bakes_max_segment_len = False
-    bakes_layout = True
 
     def prepare(self, metadata: PackedAttnMetadata, num_tokens: int) -> torch.Tensor | None:
         """Nothing to share.
@@ -172,7 +167,6 @@ class BlockMaskAttention:
 
     name = "block_mask"
     bakes_max_segment_len = False
-    bakes_layout = False
 
     def prepare(self, metadata: PackedAttnMetadata, num_tokens: int) -> torch.Tensor | None:
         """The mask.
@@ -201,7 +195,6 @@ class VarlenAttention:
 
     name = "varlen"
     bakes_max_segment_len = True
-    bakes_layout = False
 
     def prepare(self, metadata: PackedAttnMetadata, num_tokens: int) -> torch.Tensor | None:
         """Nothing to share.

@@ -65,7 +65,7 @@ def run_in_bucket(
     rows = [p.num_tokens // 4 for p in packed]
     names = ["features", *[f"deepstack_{i}" for i in range(tower.num_deepstack)]]
     sinks = {name: torch.full((sum(rows), tower.out_hidden_size), torch.nan) for name in names}
-    runner.replay(step, packed, sinks, uncaptured=attention.bakes_layout)
+    runner.replay(step, packed, sinks, uncaptured=isinstance(attention, SegmentAttention))
     parts = {name: sink.split(rows) for name, sink in sinks.items()}
     return [
         tower.make_output(tower.pack_item(item), {n: parts[n][i] for n in names})
