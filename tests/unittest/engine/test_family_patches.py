@@ -133,6 +133,7 @@ def test_the_processors_name_decides_how_times_are_written() -> None:
     glm = family_of("glm4v_moe")
     assert glm.video_expander("Glm4vProcessor")(video, words) == "<II>0<II>1"
     assert glm.video_expander(None)(video, words) == "<II>0<II>1"
+    assert family_of("glm4v").video_expander(None)(video, words) == "<II>0<II>1"
     assert glm.video_expander("Glm46VProcessor")(video, words) == "<II>0.0 seconds<II>1.3 seconds"
     assert family_of("glm46v").video_expander(None)(video, words).endswith("1.3 seconds")
     qwen = family_of("qwen3_vl")
