@@ -128,6 +128,7 @@ class TorchEngine:
             if not self._generator.shares_cache:
                 per_token, per_request = self._generator.cache_bytes()
             self._state_tokens = -(-per_request // per_token)
+            copies = kv_cache.layer_copies(self._config, shared=self._generator.shares_cache)
             reserved, captured = self._activation_reserve(), self._captured_buckets()
             while self.kv_report is None:
                 try:
@@ -137,7 +138,7 @@ class TorchEngine:
                         reserved_bytes=reserved,
                         graph_bytes=sum(r.graph_memory_bytes for r in self._tower_reports),
                         bytes_per_token=per_token,
-                        num_layers=text.num_hidden_layers,
+                        layer_copies=copies,
                         max_seq_len=self.args.max_seq_len,
                     )
                 except kv_cache.KvCacheTooSmallError as error:

@@ -19,6 +19,7 @@ __all__ = [
     "estimate_peak",
     "free_memory",
     "kv_bytes_per_token",
+    "layer_copies",
     "measure_peak",
     "size_kv_cache",
 ]
@@ -47,6 +48,22 @@ def kv_bytes_per_token(config: Any, dtype: torch.dtype) -> int:
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     return int(2 * text.num_hidden_layers * heads * head_dim * dtype.itemsize)
+
+
+def layer_copies(config: Any, *, shared: bool) -> float:
+    """What a step holds of the cache besides the cache itself, as a share of it.
+
+    One layer exists twice while it grows. In a padded batch transformers then copies its keys and
+    values to every query head, because grouped heads and a mask do not go together in SDPA.
+
+    Args:
+        config: Model configuration of transformers.
+        shared: Whether requests share a padded cache.
+    """
+    text = config.get_text_config()
+    heads = text.num_attention_heads
+    groups = heads // (getattr(text, "num_key_value_heads", None) or heads)
+    return float(max(groups, 1) if shared else 1) / int(text.num_hidden_layers)
 
 
 def measure_peak(device: torch.device, work: Callable[[], object]) -> int:
@@ -79,7 +96,7 @@ def size_kv_cache(
     reserved_bytes: int,
     graph_bytes: int,
     bytes_per_token: int,
-    num_layers: int,
+    layer_copies: float,
     max_seq_len: int | None,
 ) -> KvCacheReport:
     """Work out the size of the KV cache.
@@ -90,7 +107,7 @@ def size_kv_cache(
         reserved_bytes: Memory kept back for activations.
         graph_bytes: Memory that the encoder graphs took.
         bytes_per_token: Of :func:`kv_bytes_per_token`.
-        num_layers: Decoder layers; one layer exists twice while the cache grows.
+        layer_copies: What a running step holds besides, as a share: see :func:`layer_copies`.
         max_seq_len: Longest request the user asked for, or None for "what fits".
 
     Returns:
@@ -99,7 +116,7 @@ def size_kv_cache(
     Raises:
         KvCacheTooSmallError: Not one request of ``max_seq_len`` fits.
     """
-    cost = bytes_per_token * (num_layers + 1) / num_layers
+    cost = bytes_per_token * (1 + layer_copies)
 
     def fits(free: int) -> int:
         return max(int((free * config.free_gpu_memory_fraction - reserved_bytes) / cost), 0)

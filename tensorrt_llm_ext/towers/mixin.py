@@ -359,6 +359,9 @@ class MultimodalEncoderMixin(EncoderContract):
         with self._lock, self._ordered(), plain_mode(self.device):
             _sinks = adapter.allocate_outputs(bucket.num_tokens, self.device)
             inputs = adapter.allocate_inputs(bucket.num_tokens, self.device)
+            for tensor in inputs.values():
+                if tensor.is_floating_point():  # as rows come: a cast on the device takes memory
+                    tensor.copy_(torch.zeros(tensor.shape), non_blocking=True)
             self.encoder_forward(inputs, self.make_eager_metadata(adapter.full_layout(bucket)))
 
     def make_eager_metadata(self, segment_lengths: AttentionLayout) -> Any:

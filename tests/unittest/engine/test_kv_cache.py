@@ -28,7 +28,7 @@ def size(
         reserved_bytes=1_000,
         graph_bytes=graphs,
         bytes_per_token=8,
-        num_layers=4,  # one layer twice: 10 bytes a token
+        layer_copies=1 / 4,  # one layer of four twice: 10 bytes a token
         max_seq_len=max_seq_len,
     )
 
@@ -71,6 +71,14 @@ def test_bytes_per_token(tiny_checkpoint: Path) -> None:
     config = AutoConfig.from_pretrained(tiny_checkpoint)
     assert kv_cache.kv_bytes_per_token(config, torch.float32) == 4 * 2 * 2 * 16 * 4
     assert kv_cache.kv_bytes_per_token(config, torch.bfloat16) == 4 * 2 * 2 * 16 * 2
+
+
+@pytest.mark.parametrize(("heads", "shared", "copies"), [(2, True, 2), (2, False, 1), (4, True, 1)])
+def test_layer_copies(tiny_checkpoint: Path, heads: int, shared: bool, copies: int) -> None:
+    """4 layers, 4 heads: a padded batch of grouped heads is copied to all of them."""
+    config = AutoConfig.from_pretrained(tiny_checkpoint)
+    config.text_config.num_key_value_heads = heads
+    assert kv_cache.layer_copies(config, shared=shared) == copies / 4
 
 
 def test_free_host_memory_and_container_limit(
