@@ -135,14 +135,14 @@ def main() -> None:
         for name, samples in times.items():
             row[f"{name}_ms"] = round(statistics.median(samples), 3)
             row[f"{name}_min_ms"] = round(min(samples), 3)
-        row["transformers_error"] = relative(run_transformers(), exact[case])
-        row["replay_error"] = relative(features, exact[case])
+        row["transformers_error"] = f"{relative(run_transformers(), exact[case]):.2e}"
+        row["replay_error"] = f"{relative(features, exact[case]):.2e}"
         rows_out.append(row)
         print(row, flush=True)
 
     result = {
         "benchmark": "qwen3_vl_encoder",
-        "model": "Qwen3-VL-8B vision tower, bf16, random weights",
+        "title": "Time of tower.encode, Qwen3-VL-8B vision tower, bf16, inputs on the device",
         "device": torch.cuda.get_device_name(device),
         "torch": torch.__version__,
         "transformers": transformers.__version__,

@@ -80,6 +80,7 @@ class PublishedTower:
     path: tuple[str, ...] = ("vision_config",)
     modality: str = "image"
     extra: dict[str, Any] = field(default_factory=dict)
+    gate: float = 1.05  # of our error to transformers'
 
     def config(self) -> dict[str, Any]:
         """A parsed config.json."""
@@ -103,6 +104,9 @@ class PublishedTower:
             setattr(oracle.get_submodule(module), leaf, table)
         return oracle
 
+
+# The same modules as transformers runs; only the attention kernel is another.
+ADAPTED = 1.1
 
 VISION = {
     "qwen3_vl_2b": PublishedTower(
@@ -142,6 +146,7 @@ VISION = {
         "qwen2_vl",
         "Qwen2VLVisionConfig",
         "Qwen2VisionTransformerPretrainedModel",
+        gate=ADAPTED,
     ),
     "qwen2_5_vl": PublishedTower(
         "qwen2_5_vl",
@@ -149,6 +154,7 @@ VISION = {
         "qwen2_5_vl",
         "Qwen2_5_VLVisionConfig",
         "Qwen2_5_VisionTransformerPretrainedModel",
+        gate=ADAPTED,
     ),
     "radio_h": PublishedTower("radio", RADIO_H, "radio", "RadioConfig", "RadioModel", path=()),
 }
