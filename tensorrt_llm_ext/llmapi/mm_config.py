@@ -74,8 +74,8 @@ class MultimodalEncoderCudaGraphConfig(StrictBaseModel):
     max_batch_size: RowCount | None = Field(
         None,
         description="Capture an automatic ladder of shapes for up to this many contexts (pictures, "
-        "video frame pairs, audio windows; not requests) in one encoder call. Exactly one of "
-        "buckets and max_batch_size is given.",
+        "video frame pairs, chunks of one second of sound, which take 13 tokens each; not "
+        "requests) in one encoder call. Exactly one of buckets and max_batch_size is given.",
         status="prototype",
     )
     max_num_tokens: RowCount | None = Field(
