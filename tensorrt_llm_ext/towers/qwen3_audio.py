@@ -227,6 +227,10 @@ def _qwen3_omni_audio(config: Mapping[str, Any]) -> Qwen3AudioTower:
     return Qwen3AudioTower(parse_section(Qwen3AudioConfig, config, *path, "audio_config"))
 
 
-@register_tower("qwen3_asr", modality="audio", prefixes=("model.",))
-def _qwen3_asr_audio(config: Mapping[str, Any]) -> Qwen3ASRAudioTower:
+@register_tower("qwen3_asr", modality="audio", prefixes=("model.", "thinker.audio_tower."))
+def _qwen3_asr_audio(config: Mapping[str, Any]) -> Qwen3AudioTower:
+    if "thinker_config" in config:  # as published first: Qwen3-Omni's tower under its names
+        return Qwen3AudioTower(
+            parse_section(Qwen3AudioConfig, config, "thinker_config", "audio_config")
+        )
     return Qwen3ASRAudioTower(parse_section(Qwen3AudioConfig, config, "audio_config"))

@@ -15,6 +15,7 @@ import torch
 from family_oracle import FamilyOracle
 from make_tiny_checkpoint import FAMILIES
 from PIL import Image
+from real_media import speech, video_frames
 
 from tensorrt_llm_ext import LLM, SamplingParams
 from tensorrt_llm_ext.engine.errors import RequestError
@@ -147,6 +148,13 @@ def test_videos(served: Served) -> None:
     check(served, f"{served.video}What happens?", eager=True, videos=[served.clip])
     clips = [served.clip[:2], served.clip]
     check(served, f"a {served.video} b {served.video} c", fps=4.0, videos=clips)
+
+
+def test_a_real_film(served: Served) -> None:
+    """Frames of a video file, cut to the size that needs no resizing."""
+    height, width = served.clip.shape[1:3]
+    frames = [frame[80 : 80 + height, 200 : 200 + width] for frame in video_frames(6, 12)]
+    check(served, f"Look: {served.video} What happens?", videos=[np.stack(frames)])
 
 
 def test_text(served: Served) -> None:
@@ -328,6 +336,12 @@ def test_sound(served: Served, lengths: list[float]) -> None:
 
 
 @pytest.mark.parametrize("served", ["qwen3_omni"], indirect=True)
+@pytest.mark.parametrize("served", ["qwen3_omni"], indirect=True)
+def test_real_speech(served: Served) -> None:
+    spoken = speech("The quick brown fox jumps over the lazy dog, twice before breakfast.")
+    check(served, f"Hear: {served.audio} What was said?", audios=[spoken])
+
+
 def test_picture_video_and_sound_together(served: Served, pictures: list[Image.Image]) -> None:
     clips = [sound(1.2, 3), sound(2.5, 4)]
     i, v, a = served.image, served.video, served.audio

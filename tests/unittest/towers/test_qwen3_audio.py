@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from real_media import speech
 from safetensors.torch import save_file
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -199,7 +200,7 @@ def test_every_length_of_a_short_clip(saved: Saved, tower: Any) -> None:
 
 @pytest.fixture(scope="module")
 def sounds() -> list[torch.Tensor]:
-    """A rising tone, a chord in noise and a click, through transformers' own mel extractor."""
+    """A tone, a chord in noise, a click and speech, through transformers' own mel extractor."""
     from transformers import WhisperFeatureExtractor
 
     rate = 16000
@@ -215,7 +216,8 @@ def sounds() -> list[torch.Tensor]:
     chord = chord + 0.1 * noise.standard_normal(len(t))
     t = seconds(0.61)
     click = np.exp(-40 * t) * noise.standard_normal(len(t))
-    waves = [wave.astype(np.float32) for wave in (rising, chord, click)]
+    spoken = speech("A sentence that nobody has to understand.")[: int(2.2 * rate)]
+    waves = [wave.astype(np.float32) for wave in (rising, chord, click, spoken)]
     batch = WhisperFeatureExtractor(feature_size=MEL)(
         waves,
         sampling_rate=rate,
@@ -230,7 +232,7 @@ def sounds() -> list[torch.Tensor]:
 
 
 def test_sounds(saved: Saved, tower: Any, sounds: list[torch.Tensor]) -> None:
-    assert [s.shape[1] for s in sounds] == [830, 237, 61]
+    assert [s.shape[1] for s in sounds] == [830, 237, 61, 220]
     assert not sounds[1].is_contiguous()
     outs = check_replays(tower, items_of(sounds))
     assert worst(outs, saved.ask(sounds)) <= ORACLE
@@ -519,6 +521,16 @@ def test_the_aligner_of_qwen3_asr(tmp_path: Path, randomise: Any) -> None:
     tower = load_tower(tmp_path, modality="audio")
     expected = Saved("qwen3_asr", tmp_path, model.model).ask(clips)
     assert worst(tower.encode(items_of(clips)), expected) <= ORACLE
+
+
+def test_the_first_published_form_of_qwen3_asr(tmp_path: Path, randomise: Any) -> None:
+    """Qwen3-Omni's tower under its names, by the other model type."""
+    saved = save_omni(tmp_path, randomise)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "model_type": "qwen3_asr"}))
+    clips = clips_of([61, 205])
+    outs = load_tower(tmp_path, modality="audio").encode(items_of(clips))
+    assert worst(outs, saved.ask(clips)) <= ORACLE
 
 
 def test_half_precision_is_clamped(saved: Saved) -> None:
