@@ -336,7 +336,6 @@ def test_sound(served: Served, lengths: list[float]) -> None:
 
 
 @pytest.mark.parametrize("served", ["qwen3_omni"], indirect=True)
-@pytest.mark.parametrize("served", ["qwen3_omni"], indirect=True)
 def test_real_speech(served: Served) -> None:
     spoken = speech("The quick brown fox jumps over the lazy dog, twice before breakfast.")
     check(served, f"Hear: {served.audio} What was said?", audios=[spoken])
