@@ -341,6 +341,7 @@ def test_real_speech(served: Served) -> None:
     check(served, f"Hear: {served.audio} What was said?", audios=[spoken])
 
 
+@pytest.mark.parametrize("served", ["qwen3_omni"], indirect=True)
 def test_picture_video_and_sound_together(served: Served, pictures: list[Image.Image]) -> None:
     clips = [sound(1.2, 3), sound(2.5, 4)]
     i, v, a = served.image, served.video, served.audio
