@@ -129,13 +129,13 @@ class EncoderGraphIOAdapter(abc.ABC):
         """What the bucket is captured and timed with: it is filled evenly."""
         return self.pad(bucket, bucket.even_segments)
 
-    @abc.abstractmethod
     def allocate_inputs(self, num_tokens: int, device: torch.device) -> Tensors:
-        """Static inputs that hold ``num_tokens`` tokens."""
+        """Static inputs that hold ``num_tokens`` tokens, by default one for each spec."""
+        return {name: s.allocate(num_tokens, device) for name, s in self.input_specs.items()}
 
-    @abc.abstractmethod
     def view_inputs(self, arena: Tensors, bucket: Bucket) -> Tensors:
         """The part of the arena that a bucket uses (same addresses, fewer rows)."""
+        return {n: arena[n][: s.rows(bucket.num_tokens)] for n, s in self.input_specs.items()}
 
     @abc.abstractmethod
     def fill(

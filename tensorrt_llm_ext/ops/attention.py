@@ -134,12 +134,7 @@ def _sdpa(
     return out.squeeze(0).transpose(0, 1)
 
 
-class SegmentAttention:
-    """The reference: one dense SDPA for each segment, lengths from the host."""
-
-    name = "segments"
-    bakes_max_segment_len = False
-
+class _NothingShared:
     def prepare(self, metadata: PackedAttnMetadata, num_tokens: int) -> torch.Tensor | None:
         """Nothing to share.
 
@@ -147,6 +142,13 @@ class SegmentAttention:
             None where ``BlockMaskAttention`` has a bool tensor [T, T].
         """
         return None
+
+
+class SegmentAttention(_NothingShared):
+    """The reference: one dense SDPA for each segment, lengths from the host."""
+
+    name = "segments"
+    bakes_max_segment_len = False
 
     def __call__(
         self,
@@ -190,19 +192,11 @@ class BlockMaskAttention:
         return _sdpa(q, k, v, prepared)
 
 
-class VarlenAttention:
+class VarlenAttention(_NothingShared):
     """torch's variable-length flash attention; the longest segment is baked into a capture."""
 
     name = "varlen"
     bakes_max_segment_len = True
-
-    def prepare(self, metadata: PackedAttnMetadata, num_tokens: int) -> torch.Tensor | None:
-        """Nothing to share.
-
-        Returns:
-            None where ``BlockMaskAttention`` has a bool tensor [T, T].
-        """
-        return None
 
     def __call__(
         self,

@@ -161,14 +161,6 @@ class ChunkedAudioIOAdapter(EncoderGraphIOAdapter):
         whole, rest = divmod(bucket.num_tokens - sum(segment_lengths), self._window)
         return (*segment_lengths, *[self._window] * whole, *[rest] * (rest > 0))
 
-    def allocate_inputs(self, num_tokens: int, device: torch.device) -> Tensors:
-        """See the base class."""
-        return {name: s.allocate(num_tokens, device) for name, s in self.input_specs.items()}
-
-    def view_inputs(self, arena: Tensors, bucket: Bucket) -> Tensors:
-        """See the base class."""
-        return {n: arena[n][: s.rows(bucket.num_tokens)] for n, s in self.input_specs.items()}
-
     def fill(
         self, inputs: Tensors, items: Sequence[EncoderItem], runs: Sequence[SegmentRun]
     ) -> None:

@@ -5,19 +5,15 @@
 from __future__ import annotations
 
 import gc
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from published_towers import AUDIO, CUDA, VISION
-
 from tensorrt_llm_ext import MultimodalConfig
 from tensorrt_llm_ext.towers import load_tower
 from tensorrt_llm_ext.towers.planning import plan_encoder_cuda_graphs
+
+from .published_towers import AUDIO, CUDA, VISION
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 

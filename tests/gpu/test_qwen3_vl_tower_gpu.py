@@ -19,18 +19,10 @@ from tensorrt_llm_ext.graphs.backends import CudaGraphBackend
 from tensorrt_llm_ext.graphs.layout import Eager, Replay
 from tensorrt_llm_ext.towers import load_tower
 
+from .published_towers import CUDA, QWEN3_VL_8B
+
 pytestmark = pytest.mark.gpu
 
-CUDA = torch.device("cuda")
-QWEN3_VL_8B = {
-    "depth": 27,
-    "hidden_size": 1152,
-    "num_heads": 16,
-    "intermediate_size": 4304,
-    "out_hidden_size": 4096,
-    "deepstack_visual_indexes": [8, 16, 24],
-    "num_position_embeddings": 2304,
-}
 SMALL = {
     "depth": 3,
     "hidden_size": 144,
