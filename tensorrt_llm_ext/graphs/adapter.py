@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 import torch
 
-from .buckets import Bucket, ladder
+from .buckets import SLACK_SEGMENTS, Bucket, bounded, ladder, short_and_long
 from .cache import BoundedLRU
 from .layout import AttentionLayout, EncoderItem, SegmentRun
 
@@ -26,8 +26,6 @@ Tensors = dict[str, torch.Tensor]
 
 _LAYOUT_CACHE_BYTES = 64 << 20
 _MIN_SLACK_SEGMENT = 64
-_SLACK_SEGMENTS = 4
-_FEW_SEGMENTS = 8
 
 
 class EncoderGraphTensorSpec(NamedTuple):
@@ -199,6 +197,7 @@ class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
         unit: int = 1,
         rowless_tokens: int = 0,
         bakes_max_segment_len: bool = False,
+        short_segment_len: int | None = None,
     ) -> None:
         """Describes the encoder.
 
@@ -212,6 +211,8 @@ class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
             rowless_tokens: Tokens at the end of every segment that have no input rows (learned
                 ones); their rows are cleared.
             bakes_max_segment_len: The attention backend bakes the longest segment into a capture.
+            short_segment_len: Attention serves segments up to this faster in another shape: larger
+                buckets are captured in both.
 
         Raises:
             ValueError: A layout input is not one axis of 4-byte elements, or nothing builds it.
@@ -233,6 +234,7 @@ class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
         self._rowless = rowless_tokens
         self._build_layout = build_layout or (lambda layout, first_segment, num_segments: {})
         self._bakes_max_segment_len = bakes_max_segment_len
+        self._short_segment_len = short_segment_len
         self._layout_width = sum(spec.shape[0] for spec in layout_specs.values())
         self._layouts: BoundedLRU[torch.Tensor] = BoundedLRU(
             _LAYOUT_CACHE_BYTES, lambda t: t.numel() * t.element_size()
@@ -262,31 +264,17 @@ class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
                         f"Use {num_tokens + ragged} tokens, or set enable_padding: true."
                     )
                 chosen += (Bucket(num_tokens + ragged, contexts),)
+        # Explicit buckets mean what they say; the ladder is ours to refine.
+        refine, short = explicit is None, self._short_segment_len
         if self._bakes_max_segment_len:
-            # Explicit buckets mean what they say; the ladder is ours to refine.
-            chosen = tuple(v for b in chosen for v in self._bounded(b, refine=explicit is None))
+            chosen = tuple(v for b in chosen for v in bounded(b, unit=self.unit, refine=refine))
+        elif short is not None and refine:
+            chosen = tuple(v for b in chosen for v in short_and_long(b, short, unit=self.unit))
         return tuple(sorted(set(chosen)))
-
-    def _bounded(self, bucket: Bucket, *, refine: bool) -> tuple[Bucket, ...]:
-        """The bucket with its longest segment baked.
-
-        Attention launches a block per segment slot and stretch of the longest segment, and the
-        idle ones cost time: 64 slots of unbounded length 4 % (H200). So there are two shapes
-        instead, few segments of any length and many short ones.
-        """
-        size, many = bucket.num_tokens, bucket.max_segments
-        if not refine or many <= 2 * _FEW_SEGMENTS:
-            return (bucket._replace(max_segment_len=size),)
-        # As many idle blocks in one as in the other.
-        short = size * (_FEW_SEGMENTS + _SLACK_SEGMENTS) // (many + _SLACK_SEGMENTS)
-        return (
-            Bucket(size, _FEW_SEGMENTS, size),
-            Bucket(size, many, short + -short % self.unit),
-        )
 
     def _slack_segment(self, bucket: Bucket) -> int:
         """Tokens of a slack piece: short, because attention in it is wasted work."""
-        piece = max(_MIN_SLACK_SEGMENT, -(-bucket.num_tokens // _SLACK_SEGMENTS))
+        piece = max(_MIN_SLACK_SEGMENT, -(-bucket.num_tokens // SLACK_SEGMENTS))
         return piece if bucket.max_segment_len is None else min(piece, bucket.max_segment_len)
 
     def num_segment_slots(self, bucket: Bucket) -> int:

@@ -10,6 +10,9 @@ from typing import NamedTuple
 _FINE_STEP = 64  # tokens between buckets up to _FINE_LIMIT
 _FINE_LIMIT = 512
 _STEPS_PER_OCTAVE = 8  # above it; bounds the padding at 1/8 of the real tokens
+_FEW_SEGMENTS = 8
+SLACK_SEGMENTS = 4
+"""Pieces that the slack of a bucket is cut into, at most."""
 
 
 class EagerReason(str, enum.Enum):
@@ -47,8 +50,8 @@ class Bucket(NamedTuple):
     Attributes:
         num_tokens: Encoder rows (before any merger) of the captured region.
         max_segments: Most real segments it serves; any number up to it can be replayed.
-        max_segment_len: Longest segment baked into the capture by the attention backend, or
-            ``None`` when the backend bakes none.
+        max_segment_len: Longest segment baked into the capture by the attention backend, or that
+            its attention is shaped for; ``None`` when it takes any.
     """
 
     num_tokens: int
@@ -62,9 +65,13 @@ class Bucket(NamedTuple):
 
     @property
     def even_segments(self) -> tuple[int, ...]:
-        """Lengths that fill it as evenly as its segments allow, but for a rest."""
-        longest = self.max_segment_len or self.num_tokens
-        size = min(longest, max(1, self.num_tokens // self.max_segments))
+        """Lengths that fill it evenly, but for a rest: few and long where it is for long ones."""
+        if self.max_segment_len is None:
+            size = max(1, self.num_tokens // self.max_segments)
+        else:
+            fewest = -(-self.num_tokens // self.max_segment_len)
+            size = self.num_tokens // min(fewest, self.max_segments)
+            size = min(self.max_segment_len, max(1, size))
         return (size,) * min(self.max_segments, self.num_tokens // size)
 
     def rejects(self, load: Load, *, exact: bool = False) -> EagerReason | None:
@@ -122,3 +129,48 @@ def ladder(token_budget: int, max_segments: int, *, unit: int) -> tuple[Bucket, 
         )
     sizes.append(top)
     return tuple(Bucket(size, min(max_segments, size // unit)) for size in sorted({*sizes} - {0}))
+
+
+def bounded(bucket: Bucket, *, unit: int, refine: bool) -> tuple[Bucket, ...]:
+    """A bucket for attention that bakes its longest segment.
+
+    Such attention launches a block per segment slot and stretch of the longest segment, and the
+    idle ones cost time: 64 slots of unbounded length 4 % (H200). So there are two shapes instead,
+    few segments of any length and many short ones.
+
+    Args:
+        bucket: What is wanted.
+        unit: Rows that a merger joins into one.
+        refine: Whether one may become two.
+
+    Returns:
+        Buckets with ``max_segment_len``.
+    """
+    size, many = bucket.num_tokens, bucket.max_segments
+    if not refine or many <= 2 * _FEW_SEGMENTS:
+        return (bucket._replace(max_segment_len=size),)
+    # As many idle blocks in one as in the other.
+    short = size * (_FEW_SEGMENTS + SLACK_SEGMENTS) // (many + SLACK_SEGMENTS)
+    return (
+        Bucket(size, _FEW_SEGMENTS, size),
+        Bucket(size, many, short + -short % unit),
+    )
+
+
+def short_and_long(bucket: Bucket, short: int, *, unit: int) -> tuple[Bucket, ...]:
+    """A bucket for attention that has a shape of its own for short segments.
+
+    Args:
+        bucket: What is wanted.
+        short: Tokens up to which a segment is short.
+        unit: Rows that a merger joins into one.
+
+    Returns:
+        The bucket alone, or once for short segments and once for any.
+    """
+    if bucket.num_tokens <= 2 * short:
+        return (bucket,)
+    return (
+        bucket._replace(max_segment_len=short - short % unit),
+        bucket._replace(max_segment_len=bucket.num_tokens),
+    )

@@ -33,7 +33,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..llmapi.mm_config import MultimodalConfig
-from ..ops.attention import attention_as_on, attention_for
+from ..ops.attention import PackedAttention
+from ..ops.kernels import running_as_on
 from .adapter import EncoderGraphIOAdapter, EncoderMetadataProvider
 from .buckets import Bucket
 from .memory_model import CachingAllocator, MemoryEvent, memory_events, peak_bytes
@@ -110,6 +111,10 @@ class PlannableTower(Protocol):
         """Selects the tower's own entry."""
         ...
 
+    def attention(self, *, captured: bool) -> PackedAttention:
+        """Form of attention inside a graph, or outside."""
+        ...
+
     def planned_buckets(self) -> tuple[Bucket, ...]:
         """Shapes it would capture."""
         ...
@@ -122,7 +127,7 @@ class PlannableTower(Protocol):
         """Metadata of graphs."""
         ...
 
-    def encoder_forward(
+    def run_region(
         self, inputs: Mapping[str, torch.Tensor], metadata: Any
     ) -> Mapping[str, torch.Tensor]:
         """The region that is captured.
@@ -177,11 +182,11 @@ def plan_towers(
     plans = []
     for modality, tower in towers.items():
         entry = (config.encoder_cuda_graph or {})[modality]
-        with attention_as_on(device):
+        with running_as_on(device):
             tower.configure_encoder_cuda_graph(config, max_num_tokens)
             buckets = tower.planned_buckets()
             traced = _trace(tower, buckets[-1], device)
-            attention = attention_for(device, tower.dtype, captured=True).name
+            attention = tower.attention(captured=True).name
         arena = pool = graphs = 0
         if device.type == "cuda":
             allocator = shared if entry.max_graph_memory is None else CachingAllocator()
@@ -223,7 +228,7 @@ def _trace(tower: PlannableTower, bucket: Bucket, device: torch.device) -> _Trac
         metadata = tower.make_metadata_provider().build(bucket, slots)
         views = adapter.view_inputs(inputs, bucket)
         events = memory_events(
-            lambda: tower.encoder_forward(views, metadata), conv_scratch=device.type == "cuda"
+            lambda: tower.run_region(views, metadata), conv_scratch=device.type == "cuda"
         )
     return _Traced(arenas, events)
 

@@ -2,82 +2,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Packed non-causal attention: every segment attends to itself and to nothing else.
 
-Three forms of one function: ``SegmentAttention`` is the plain reference (one SDPA per segment, its
+Four forms of one function: ``SegmentAttention`` is the plain reference (one SDPA per segment, its
 layout is in Python ints, so it cannot be captured), ``BlockMaskAttention`` is static (one SDPA
-under a block mask computed on the device from the offsets), ``VarlenAttention`` is torch's
-variable-length flash attention (CUDA, half precision).
+under a block mask computed on the device from the offsets), ``TileAttention`` is our kernel and
+``VarlenAttention`` torch's variable-length flash attention (both CUDA, half precision).
 
-Shape letters: T tokens, H heads, D head size, S segments.
+Shape letters: T tokens, H heads, D head size, S segments, N tiles.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import Protocol, cast
+from typing import Any, ClassVar, Literal, Protocol, cast, get_args
 
 import torch
 import torch.nn.functional as F
 
+from .kernels import HALF, HAS_TRITON, device_type
+from .packed_metadata import PackedAttnMetadata
+from .tile_attention import SHORT_SEGMENT, TALL, TileShape, attend_tiles, tile_shape_for
 
-@dataclass
-class PackedAttnMetadata:
-    """Layout of a packed batch.
-
-    Attributes:
-        cu_seqlens: int32 [S + 1] on the device: first token of each segment and the end of the
-            last; unused segments are empty (they repeat the last offset).
-        segment_lengths: The same on the host, for the reference and for checks.
-        max_segment_len: Upper bound of the segment lengths; a constant of a captured graph.
-        attention: The form of attention that reads this metadata.
-    """
-
-    cu_seqlens: torch.Tensor
-    segment_lengths: tuple[int, ...]
-    max_segment_len: int
-    attention: PackedAttention
-
-    @property
-    def max_segments(self) -> int:
-        """Segments the offsets have room for."""
-        return self.cu_seqlens.numel() - 1
-
-    def refresh(self, segment_lengths: Sequence[int]) -> None:
-        """Writes a new layout into the existing tensors.
-
-        Args:
-            segment_lengths: Tokens per segment.
-
-        Raises:
-            ValueError: More segments than there is room for, or one above ``max_segment_len``.
-        """
-        spare = self.max_segments - len(segment_lengths)
-        if spare < 0:
-            raise ValueError(
-                f"{len(segment_lengths)} segments do not fit metadata for {self.max_segments}"
-            )
-        if max(segment_lengths, default=0) > self.max_segment_len:
-            raise ValueError(
-                f"a segment of {max(segment_lengths)} tokens is longer than the bound of this "
-                f"metadata, {self.max_segment_len}"
-            )
-        offsets = list(accumulate(segment_lengths, initial=0))
-        host = torch.tensor(offsets + offsets[-1:] * spare, dtype=torch.int32)
-        if self.cu_seqlens.device.type == "cuda":
-            host = host.pin_memory()
-        self.cu_seqlens.copy_(host, non_blocking=True)
-        self.segment_lengths = tuple(segment_lengths)
-
-
-def make_metadata(
-    attention: PackedAttention, *, max_segments: int, max_segment_len: int, device: torch.device
-) -> PackedAttnMetadata:
-    """Metadata with room for a number of segments, all empty."""
-    cu_seqlens = torch.zeros(max_segments + 1, dtype=torch.int32, device=device)
-    return PackedAttnMetadata(cu_seqlens, (), max_segment_len, attention)
+AttentionBackend = Literal["auto", "tiles", "varlen", "static"]
+"""Form of attention of a tower: chosen for its device, our kernel, torch's, or a block mask."""
 
 
 class PackedAttention(Protocol):
@@ -86,10 +32,23 @@ class PackedAttention(Protocol):
     Attributes:
         name: Shown in reports.
         bakes_max_segment_len: A captured call only serves segments up to the metadata's bound.
+        short_segment_len: Tokens up to which segments are served faster by another shape of this
+            form; None for a form of one shape.
+        tile_queries: Rows of a query tile; None for forms that read no tiles.
     """
 
-    name: str
-    bakes_max_segment_len: bool
+    name: ClassVar[str]
+    bakes_max_segment_len: ClassVar[bool]
+    short_segment_len: ClassVar[int | None]
+
+    @property
+    def tile_queries(self) -> int | None:
+        """See the class."""
+        ...
+
+    def shaped(self, num_tokens: int, longest_segment: int) -> PackedAttention:
+        """This form in its best shape for so many tokens and so long a segment."""
+        ...
 
     def prepare(self, metadata: PackedAttnMetadata, num_tokens: int) -> torch.Tensor | None:
         """What all layers share.
@@ -110,6 +69,7 @@ class PackedAttention(Protocol):
         v: torch.Tensor,
         metadata: PackedAttnMetadata,
         prepared: torch.Tensor | None,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """softmax(q k^T / sqrt(D)) v within each segment.
 
@@ -119,9 +79,11 @@ class PackedAttention(Protocol):
             v: Values [T, H, D], dtype of q.
             metadata: Layout of the batch.
             prepared: What ``prepare`` returned for it, bool [T, T] or None.
+            out: Where to, [T, H, D] contiguous, dtype of q, no part of q, k or v; by default a new
+                tensor.
 
         Returns:
-            [T, H, D], dtype of q.
+            [T, H, D], dtype of q: ``out`` where it is given.
         """
         ...
 
@@ -134,6 +96,21 @@ def _sdpa(
     return out.squeeze(0).transpose(0, 1)
 
 
+class _OneShape:
+    short_segment_len: ClassVar[int | None] = None
+
+    @property
+    def tile_queries(self) -> int | None:
+        return None
+
+    def shaped(self, num_tokens: int, longest_segment: int) -> Any:
+        return self
+
+
+def _into(out: torch.Tensor | None, result: torch.Tensor) -> torch.Tensor:
+    return result if out is None else out.copy_(result)
+
+
 class _NothingShared:
     def prepare(self, metadata: PackedAttnMetadata, num_tokens: int) -> torch.Tensor | None:
         """Nothing to share.
@@ -144,11 +121,11 @@ class _NothingShared:
         return None
 
 
-class SegmentAttention(_NothingShared):
+class SegmentAttention(_NothingShared, _OneShape):
     """The reference: one dense SDPA for each segment, lengths from the host."""
 
-    name = "segments"
-    bakes_max_segment_len = False
+    name: ClassVar[str] = "segments"
+    bakes_max_segment_len: ClassVar[bool] = False
 
     def __call__(
         self,
@@ -157,18 +134,19 @@ class SegmentAttention(_NothingShared):
         v: torch.Tensor,
         metadata: PackedAttnMetadata,
         prepared: torch.Tensor | None,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See ``PackedAttention``: q, k, v [T, H, D] float; prepared None; returns [T, H, D]."""
         lengths = metadata.segment_lengths
         parts = zip(q.split(lengths), k.split(lengths), v.split(lengths), strict=True)
-        return torch.cat([_sdpa(*part, mask=None) for part in parts])
+        return _into(out, torch.cat([_sdpa(*part, mask=None) for part in parts]))
 
 
-class BlockMaskAttention:
+class BlockMaskAttention(_OneShape):
     """Static: one SDPA under a [T, T] mask made on the device from the offsets."""
 
-    name = "block_mask"
-    bakes_max_segment_len = False
+    name: ClassVar[str] = "block_mask"
+    bakes_max_segment_len: ClassVar[bool] = False
 
     def prepare(self, metadata: PackedAttnMetadata, num_tokens: int) -> torch.Tensor | None:
         """The mask.
@@ -187,16 +165,17 @@ class BlockMaskAttention:
         v: torch.Tensor,
         metadata: PackedAttnMetadata,
         prepared: torch.Tensor | None,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """As ``PackedAttention``: q, k, v [T, H, D] float; prepared bool [T, T]; -> [T, H, D]."""
-        return _sdpa(q, k, v, prepared)
+        return _into(out, _sdpa(q, k, v, prepared))
 
 
-class VarlenAttention(_NothingShared):
+class VarlenAttention(_NothingShared, _OneShape):
     """torch's variable-length flash attention; the longest segment is baked into a capture."""
 
-    name = "varlen"
-    bakes_max_segment_len = True
+    name: ClassVar[str] = "varlen"
+    bakes_max_segment_len: ClassVar[bool] = True
 
     def __call__(
         self,
@@ -205,46 +184,96 @@ class VarlenAttention(_NothingShared):
         v: torch.Tensor,
         metadata: PackedAttnMetadata,
         prepared: torch.Tensor | None,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See ``PackedAttention``: q, k, v [T, H, D] half; prepared None; returns [T, H, D]."""
         from torch.nn.attention.varlen import varlen_attn
 
         cu, longest = metadata.cu_seqlens, metadata.max_segment_len
         # The arguments of torch 2.11; later versions only add keywords. No window: full attention.
-        out = varlen_attn(q, k, v, cu, cu, longest, longest)
-        return cast(torch.Tensor, out)  # a tuple only when auxiliary outputs are asked for
+        attended = varlen_attn(q, k, v, cu, cu, longest, longest)
+        # A tuple only when auxiliary outputs are asked for.
+        return _into(out, cast(torch.Tensor, attended))
 
 
-_assumed_device: ContextVar[torch.device | None] = ContextVar("assumed_device", default=None)
+@dataclass(frozen=True)
+class TileAttention(_NothingShared):
+    """Our kernel over a list of tiles; nothing about the layout is baked.
 
-
-@contextlib.contextmanager
-def attention_as_on(device: torch.device) -> Iterator[None]:
-    """Makes ``attention_for`` answer as for another device: to plan a capture where there is none.
-
-    Args:
-        device: The device that is asked about, for this thread and inside the ``with`` only.
+    Attributes:
+        shape: How the work is cut.
     """
-    token = _assumed_device.set(device)
-    try:
-        yield
-    finally:
-        _assumed_device.reset(token)
+
+    shape: TileShape = TALL
+    name: ClassVar[str] = "tiles"
+    bakes_max_segment_len: ClassVar[bool] = False
+    short_segment_len: ClassVar[int | None] = SHORT_SEGMENT
+
+    @property
+    def tile_queries(self) -> int | None:
+        """Rows of a query tile."""
+        return self.shape.queries
+
+    def shaped(self, num_tokens: int, longest_segment: int) -> TileAttention:
+        """See ``PackedAttention``."""
+        return TileAttention(tile_shape_for(num_tokens, longest_segment))
+
+    def __call__(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        metadata: PackedAttnMetadata,
+        prepared: torch.Tensor | None,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """See ``PackedAttention``: q, k, v [T, H, D] half; prepared None; returns [T, H, D].
+
+        Raises:
+            ValueError: The metadata was made for a form without tiles.
+        """
+        if metadata.tiles is None:
+            raise ValueError("metadata without tiles: make it with make_metadata(TileAttention())")
+        if out is None:
+            out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        return attend_tiles(q, k, v, metadata.tiles, self.shape, out=out)
 
 
-def attention_for(device: torch.device, dtype: torch.dtype, *, captured: bool) -> PackedAttention:
+def attention_for(
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    captured: bool,
+    backend: AttentionBackend = "auto",
+) -> PackedAttention:
     """The form to use on a device.
 
     Args:
         device: Where the encoder runs.
         dtype: Its activations.
         captured: The call becomes part of a graph, whose layout is refreshed in place.
+        backend: ``auto``, or a form by name.
 
     Returns:
-        Variable-length flash attention on CUDA in half precision; elsewhere the block mask inside
-        a graph and one SDPA per segment outside.
+        On CUDA in half precision our kernel, without Triton torch's flash attention; elsewhere the
+        block mask inside a graph and one SDPA per segment outside.
+
+    Raises:
+        ValueError: The backend is unknown, or does not run there.
     """
-    device = _assumed_device.get() or device
-    if device.type == "cuda" and dtype in (torch.float16, torch.bfloat16):
-        return VarlenAttention()
-    return BlockMaskAttention() if captured else SegmentAttention()
+    if backend not in get_args(AttentionBackend):
+        raise ValueError(
+            f"attention backend {backend!r} is unknown; allowed: {list(get_args(AttentionBackend))}"
+        )
+    flash = device_type(device) == "cuda" and dtype in HALF
+    if backend == "auto":
+        backend = ("tiles" if HAS_TRITON else "varlen") if flash else "static"
+    if backend == "static":
+        return BlockMaskAttention() if captured else SegmentAttention()
+    if not flash or (backend == "tiles" and not HAS_TRITON):
+        raise ValueError(
+            f"attention backend {backend!r} needs half precision on CUDA"
+            f"{' and Triton' if backend == 'tiles' else ''}, this is {dtype} on {device}; use "
+            "'auto'"
+        )
+    return TileAttention() if backend == "tiles" else VarlenAttention()

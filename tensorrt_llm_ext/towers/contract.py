@@ -13,7 +13,8 @@ from torch import nn
 
 from ..graphs.adapter import EncoderGraphIOAdapter, EncoderMetadataProvider, Tensors
 from ..graphs.layout import EncoderItem
-from ..ops.attention import attention_for
+from ..ops.attention import AttentionBackend, PackedAttention, attention_for
+from ..ops.kernels import references_only
 from .checkpoint import DiskTensors, disk_tensors_of
 from .metadata import PackedMetadataProvider
 from .output import ItemOutput
@@ -24,6 +25,13 @@ class EncoderContract(abc.ABC):
 
     encoder_cuda_graph_modality: ClassVar[str]
     """Key of the tower's entry in ``encoder_cuda_graph``."""
+
+    attention_backend: AttentionBackend = "auto"
+    """Form of attention; set it before ``setup_attn_metadata`` and capture."""
+
+    fused_layers: bool | None = None
+    """Whether the region runs fused (``towers.packed_blocks``, ``ops``); None: where there are
+    kernels for it. Off, it is plain torch but for attention."""
 
     _weight_slot: tuple[dict[str, nn.Parameter | None], str] | None = None
 
@@ -48,6 +56,23 @@ class EncoderContract(abc.ABC):
         Returns:
             Tensors by the names of the adapter's output specs, [rows, *shape], dtype of the spec.
         """
+
+    def run_region(
+        self, inputs: Mapping[str, torch.Tensor], metadata: Any
+    ) -> Mapping[str, torch.Tensor]:
+        """``encoder_forward``, fused or not as ``fused_layers`` says.
+
+        Args:
+            inputs: As of ``encoder_forward``: [rows, *shape], dtype of the spec.
+            metadata: Likewise.
+
+        Returns:
+            What it returns: [rows, *shape], dtype of the spec.
+        """
+        if self.fused_layers is not False:
+            return self.encoder_forward(inputs, metadata)
+        with references_only():
+            return self.encoder_forward(inputs, metadata)
 
     @abc.abstractmethod
     def pack_item(self, item: Mapping[str, Any]) -> EncoderItem:
@@ -81,10 +106,14 @@ class EncoderContract(abc.ABC):
         """
         return None
 
+    def attention(self, *, captured: bool) -> PackedAttention:
+        """Form of attention inside a graph, or outside."""
+        backend = self.attention_backend
+        return attention_for(self.device, self.dtype, captured=captured, backend=backend)
+
     def make_metadata_provider(self) -> EncoderMetadataProvider[Any]:
-        """Metadata of graphs; by default packed attention in its static form."""
-        attention = attention_for(self.device, self.dtype, captured=True)
-        return PackedMetadataProvider(attention, self.device)
+        """Metadata of graphs; by default packed attention."""
+        return PackedMetadataProvider(self.attention(captured=True), self.device)
 
     @property
     def device(self) -> torch.device:

@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import nn
 
+from ..ops.activation import activate_
+from ..ops.norm import apply_norm
 from .checkpoint import DiskTensor, DiskTensors, parse_section
 from .packed_vit import PackedMLP, PackedViTConfig
 from .registry import register_tower
@@ -80,7 +81,8 @@ class GlmMerger(nn.Module):
         Returns:
             [T / U, O], dtype of the weights.
         """
-        return self.mlp(F.gelu(self.post_projection_norm(self.proj(x))))
+        x = apply_norm(self.post_projection_norm, self.proj(x))
+        return self.mlp(activate_(x, "gelu"))
 
 
 class GlmVisionTower(PatchGridTower):
@@ -116,7 +118,7 @@ class GlmVisionTower(PatchGridTower):
         Returns:
             [T / U, O], dtype of the weights.
         """
-        joined = self.post_layernorm(x).view(-1, self.downsample.in_features)
+        joined = apply_norm(self.post_layernorm, x).view(-1, self.downsample.in_features)
         merged: torch.Tensor = self.merger(self.downsample(joined))
         return merged
 
@@ -147,8 +149,7 @@ class Glm4VisionTower(GlmVisionTower):
         Returns:
             [T, C], dtype of the weights.
         """
-        normed: torch.Tensor = self.post_conv_layernorm(super().embed(pixels))
-        return normed
+        return apply_norm(self.post_conv_layernorm, super().embed(pixels))
 
     def position_taps(self, height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
         """Bicubic, corners not aligned."""

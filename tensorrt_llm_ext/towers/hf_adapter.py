@@ -21,7 +21,7 @@ from torch import nn
 
 from ..graphs.adapter import EncoderGraphTensorSpec
 from ..graphs.layout import AttentionLayout
-from ..ops.attention import PackedAttnMetadata, attention_for
+from ..ops.packed_metadata import PackedAttnMetadata
 from .checkpoint import DiskTensors, disk_tensors_of, parse_section
 from .packed_vit import Fp32Constant
 from .registry import register_tower
@@ -173,13 +173,13 @@ class HFWindowedVisionTower(HFVisionTower):
 
     def make_metadata_provider(self) -> WindowedMetadataProvider:
         """See the mixin."""
-        attention = attention_for(self.device, self.dtype, captured=True)
+        attention = self.attention(captured=True)
         side, unit = self._side, self.config.merge_unit
         return WindowedMetadataProvider(attention, self.device, side=side, unit=unit)
 
     def make_eager_metadata(self, segment_lengths: AttentionLayout) -> WindowedMetadata:
         """See the mixin."""
-        attention = attention_for(self.device, self.dtype, captured=False)
+        attention = self.attention(captured=False)
         return WindowedMetadata.of(segment_lengths, attention, self.device)
 
     def precomputed(

@@ -27,7 +27,7 @@ from ..graphs.replay_log import log_encode_call
 from ..graphs.report import EncoderStats, TowerReport
 from ..graphs.runner import CaptureError, MultimodalEncoderGraphRunner
 from ..llmapi.mm_config import MultimodalConfig, MultimodalEncoderCudaGraphConfig
-from ..ops.attention import PackedAttnMetadata, attention_for, make_metadata
+from ..ops.packed_metadata import PackedAttnMetadata, make_metadata
 from .contract import EncoderContract
 from .output import ItemOutput
 from .weights import WeightAddresses
@@ -116,7 +116,8 @@ class MultimodalEncoderMixin(EncoderContract):
         # Tensors made in inference mode could not be written outside of it.
         with self._lock, torch.inference_mode(False):
             self.attn_metadata = make_metadata(
-                attention_for(self.device, self.dtype, captured=False),
+                self.attention(captured=False),
+                num_tokens=max_num_tokens,
                 max_segments=capacity,
                 max_segment_len=max_num_tokens,
                 device=self.device,
@@ -179,10 +180,10 @@ class MultimodalEncoderMixin(EncoderContract):
             status="captured",
             backend=backend.name,
             accelerated=backend.accelerated,
-            attention=attention_for(self.device, self.dtype, captured=True).name,
+            attention=self.attention(captured=True).name,
         )
         runner = MultimodalEncoderGraphRunner(
-            encoder_fn=self.encoder_forward,
+            encoder_fn=self.run_region,
             metadata_provider=self.make_metadata_provider(),
             adapter=self._adapter,
             backend=backend,
@@ -343,7 +344,7 @@ class MultimodalEncoderMixin(EncoderContract):
         inputs = self._adapter.allocate_inputs(num_tokens, self.device)
         self._adapter.fill(inputs, items, step.runs)
         metadata = self.make_eager_metadata(self._adapter.segment_lengths(items, step.runs))
-        outputs = self.encoder_forward(inputs, metadata)
+        outputs = self.run_region(inputs, metadata)
         self._adapter.read(dict(outputs), step.runs, sinks)
 
     def dry_run(self, num_tokens: int) -> None:
@@ -362,7 +363,7 @@ class MultimodalEncoderMixin(EncoderContract):
             for tensor in inputs.values():
                 if tensor.is_floating_point():  # as rows come: a cast on the device takes memory
                     tensor.copy_(torch.zeros(tensor.shape), non_blocking=True)
-            self.encoder_forward(inputs, self.make_eager_metadata(adapter.full_layout(bucket)))
+            self.run_region(inputs, self.make_eager_metadata(adapter.full_layout(bucket)))
 
     def make_eager_metadata(self, segment_lengths: AttentionLayout) -> Any:
         """Metadata of one eager run; an encoder with a provider of its own makes its kind.
@@ -373,16 +374,18 @@ class MultimodalEncoderMixin(EncoderContract):
         Returns:
             What ``encoder_forward`` takes; by default ``PackedAttnMetadata``.
         """
-        own, count, longest = self.attn_metadata, len(segment_lengths), max(segment_lengths)
-        attention = attention_for(self.device, self.dtype, captured=False)
-        if own is None or count > own.max_segments or own.cu_seqlens.device != self.device:
-            metadata = make_metadata(
-                attention, max_segments=count, max_segment_len=longest, device=self.device
-            )
-        else:
-            # Exactly this layout: empty segments and a loose bound cost attention blocks.
-            offsets = own.cu_seqlens[: count + 1]
-            metadata = PackedAttnMetadata(offsets, (), longest, attention)
+        own = self.attn_metadata
+        if own is not None and own.cu_seqlens.device == self.device:
+            metadata = own.for_one_run(segment_lengths)
+            if metadata is not None:
+                return metadata
+        metadata = make_metadata(
+            self.attention(captured=False),
+            num_tokens=sum(segment_lengths),
+            max_segments=len(segment_lengths),
+            max_segment_len=max(segment_lengths),
+            device=self.device,
+        )
         metadata.refresh(segment_lengths)
         return metadata
 

@@ -22,7 +22,8 @@ from torch import nn
 from ..graphs.adapter import EncoderGraphTensorSpec, PackedEncoderGraphIOAdapter, Tensors
 from ..graphs.buckets import Bucket
 from ..graphs.layout import EncoderItem, SegmentRun
-from ..ops.attention import PackedAttnMetadata, attention_for
+from ..ops.norm import apply_norm
+from ..ops.packed_metadata import PackedAttnMetadata
 from .checkpoint import DiskTensor, DiskTensors, parse_section
 from .output import ItemOutput
 from .radio import RadioConfig, RadioTower
@@ -103,7 +104,7 @@ class NemotronVisionTower(RadioTower):
         super().__init__(config, conditioned=False)
         width, joined = config.hidden_size, config.hidden_size * config.merge_unit
         text = projector.text_config
-        self.final_norm: nn.Module | None = None
+        self.final_norm: nn.LayerNorm | None = None
         if text.num_nextn_predict_layers > 0:
             self.final_norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
         self.projector_norm = nn.RMSNorm(joined, eps=_EPS)
@@ -134,7 +135,7 @@ class NemotronVisionTower(RadioTower):
     def make_io_adapter(self) -> PackedEncoderGraphIOAdapter:
         """See the mixin."""
         c, spec = self.config, EncoderGraphTensorSpec
-        attention = attention_for(self.device, self.dtype, captured=True)
+        attention = self.attention(captured=True)
         plain = super().make_io_adapter()
         return AlignedIOAdapter(
             filling=c.num_rowless - c.num_learned,
@@ -145,6 +146,7 @@ class NemotronVisionTower(RadioTower):
             unit=c.merge_unit,
             rowless_tokens=c.num_rowless,
             bakes_max_segment_len=attention.bakes_max_segment_len,
+            short_segment_len=attention.short_segment_len,
         )
 
     def pack_item(self, item: Mapping[str, Any]) -> EncoderItem:
@@ -170,8 +172,8 @@ class NemotronVisionTower(RadioTower):
         """
         x = super().encoder_forward(inputs, metadata)["hidden"]
         if self.final_norm is not None:
-            x = self.final_norm(x)
-        x = self.projector_norm(x.view(-1, self.linear_1.in_features))
+            x = apply_norm(self.final_norm, x)
+        x = apply_norm(self.projector_norm, x.view(-1, self.linear_1.in_features))
         return {"features": self.linear_2(F.relu(self.linear_1(x)).square())}
 
     def make_output(self, item: EncoderItem, tensors: Tensors) -> ItemOutput:

@@ -7,21 +7,15 @@ Shape letters: T tokens (rows before the merger), C width, H heads, D head size,
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
-from ..ops.attention import PackedAttnMetadata
-
-ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "gelu": F.gelu,
-    "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "silu": F.silu,
-}
+from ..ops.activation import ACTIVATIONS
+from ..ops.packed_metadata import PackedAttnMetadata
+from ..ops.rope import AxialAngles, rotate
 
 
 @dataclass(frozen=True)
@@ -42,6 +36,7 @@ class PackedViTConfig:
         mlp_bias: Biases of the MLP.
         gate_limit: Gated MLP: gate is clamped from above and up from both sides to this.
         rope_theta: Base of the two-axis rotary embedding; None for none.
+        clamp_fp16: In fp16, what a block gives is clamped to 1000 below the largest number.
     """
 
     depth: int
@@ -57,6 +52,7 @@ class PackedViTConfig:
     mlp_bias: bool = True
     gate_limit: float | None = None
     rope_theta: float | None = 10000.0
+    clamp_fp16: bool = False
 
     def __post_init__(self) -> None:
         if self.width % self.num_heads or (self.rope_theta and self.head_dim % 4):
@@ -75,33 +71,11 @@ class PackedViTConfig:
         """D."""
         return self.width // self.num_heads
 
-    def make_norm(self) -> nn.Module:
+    def make_norm(self) -> nn.LayerNorm | nn.RMSNorm:
         """A norm over C."""
-        kind = nn.RMSNorm if self.norm == "rms" else nn.LayerNorm
-        return kind(self.width, eps=self.norm_eps)
-
-
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotary embedding over the whole head, first half against second half.
-
-    Args:
-        x: [T, ..., H, D], any float dtype; rotated in fp32.
-        cos: fp32 [T, D / 2].
-        sin: fp32 [T, D / 2].
-
-    Returns:
-        [T, ..., H, D], dtype of x.
-    """
-    shape = (cos.shape[0], *[1] * (x.dim() - 2), cos.shape[1])
-    cos, sin = cos.view(shape), sin.view(shape)
-    first, second = x.chunk(2, dim=-1)
-    # Products are fp32 because cos and sin are. Halves are written in place: an fp32 copy of x and
-    # a concatenation of the halves would triple the memory that this takes.
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    half = first.shape[-1]
-    out[..., :half] = (first * cos).sub_(second * sin)
-    out[..., half:] = (second * cos).add_(first * sin)
-    return out
+        if self.norm == "rms":
+            return nn.RMSNorm(self.width, eps=self.norm_eps)
+        return nn.LayerNorm(self.width, eps=self.norm_eps)
 
 
 class PackedSelfAttention(nn.Module):
@@ -258,7 +232,7 @@ class Fp32Constant(nn.Module):
 
 
 class AxialRope(nn.Module):
-    """Two-axis rotary tables from (row, column) positions.
+    """Two-axis rotary embedding of (row, column) positions.
 
     Half of the frequencies turn with the row, half with the column: angle j of axis a is
     position_a * theta^(-2j / (D / 2)), j < D / 4. The frequencies stay fp32 whatever the module is
@@ -272,15 +246,13 @@ class AxialRope(nn.Module):
         exponent = torch.arange(0, spatial, 2, dtype=torch.float32, device="cpu") / spatial
         self.frequencies = Fp32Constant(1.0 / (theta**exponent))
 
-    def forward(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Computes the tables.
+    def forward(self, positions: torch.Tensor) -> AxialAngles:
+        """Takes the positions of a batch.
 
         Args:
             positions: int32 [T, 2]: row and column.
 
         Returns:
-            cos and sin, fp32 [T, D / 2] each.
+            Their angles, not computed yet.
         """
-        frequencies = self.frequencies.on(positions.device)
-        angles = (positions.float()[:, :, None] * frequencies).flatten(1)  # [T, D / 2]
-        return angles.cos(), angles.sin()
+        return AxialAngles(positions, self.frequencies.on(positions.device))

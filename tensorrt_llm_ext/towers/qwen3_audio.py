@@ -20,13 +20,16 @@ from torch import nn
 
 from ..graphs.adapter import Tensors
 from ..graphs.layout import EncoderItem
-from ..ops.attention import PackedAttnMetadata, attention_for
+from ..ops.activation import activate_
+from ..ops.norm import apply_norm
+from ..ops.packed_metadata import PackedAttnMetadata
 from .audio_adapter import ChunkedAudioIOAdapter, ChunkGeometry, halved
 from .checkpoint import DiskTensors, disk_tensors_of, parse_section
 from .items import check_float_tensor, check_keys
 from .mixin import MultimodalEncoderMixin
 from .output import ItemOutput
-from .packed_vit import ACTIVATIONS, Fp32Constant, PackedBlock, PackedViTConfig
+from .packed_blocks import PackedBlocks
+from .packed_vit import Fp32Constant, PackedViTConfig
 from .registry import register_tower
 
 _CONV_SLICE = 16  # chunks; the first convolution's output takes 3 MB a chunk in bf16
@@ -93,11 +96,11 @@ class Qwen3AudioTower(MultimodalEncoderMixin, nn.Module):
             activation=config.activation_function,
             norm_eps=1e-5,
             rope_theta=None,
+            clamp_fp16=True,
         )
-        self.blocks = nn.ModuleList(PackedBlock(vit) for _ in range(config.encoder_layers))
+        self.blocks = PackedBlocks(vit)
         self.ln_post = nn.LayerNorm(width)
         self.proj1 = nn.Linear(width, width)
-        self.act = ACTIVATIONS[config.activation_function]
         self.proj2 = nn.Linear(width, config.output_dim)
 
     @property
@@ -122,7 +125,7 @@ class Qwen3AudioTower(MultimodalEncoderMixin, nn.Module):
 
     def make_io_adapter(self) -> ChunkedAudioIOAdapter:
         """See the mixin."""
-        attention = attention_for(self.device, self.dtype, captured=True)
+        attention = self.attention(captured=True)
         return ChunkedAudioIOAdapter(
             self.geometry,
             out_width=self.config.output_dim,
@@ -161,14 +164,10 @@ class Qwen3AudioTower(MultimodalEncoderMixin, nn.Module):
         slices = zip(*(inputs[name].split(_CONV_SLICE) for name in names), strict=True)
         x = torch.cat([self._convolve(*part) for part in slices])  # [N, 13, C]
         x = (x + self.positions.on(x.device).to(x.dtype)).flatten(0, 1)  # [T, C]
-        prepared = metadata.attention.prepare(metadata, x.shape[0])
-        for block in self.blocks:
-            x = block(x, None, metadata, prepared)
-            if x.dtype == torch.float16:
-                limit = torch.finfo(x.dtype).max - 1000
-                x = x.clamp(-limit, limit)
-        x = self.proj2(self.act(self.proj1(self.ln_post(x))))
-        return {"features": x}
+        x = self.blocks.run(x, None, metadata, fused=self.fused_layers)
+        x = self.proj1(apply_norm(self.ln_post, x))
+        x = activate_(x, self.config.activation_function)
+        return {"features": self.proj2(x)}
 
     def _convolve(
         self, features: torch.Tensor, keep_half: torch.Tensor, keep_quarter: torch.Tensor

@@ -13,10 +13,11 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from pydantic import AfterValidator, PositiveInt, model_validator
 from torch import nn
 
+from ..ops.activation import activate_
+from ..ops.norm import apply_norm
 from .checkpoint import parse_section
 from .packed_vit import PackedViTConfig
 from .registry import register_tower
@@ -80,8 +81,10 @@ class PatchMerger(nn.Module):
             [T / U, O], dtype of the weights.
         """
         joined = self.linear_fc1.in_features
-        x = self.norm(x.view(-1, joined)) if self.norm_after_join else self.norm(x).view(-1, joined)
-        return self.linear_fc2(F.gelu(self.linear_fc1(x)))
+        if self.norm_after_join:
+            x = x.view(-1, joined)
+        x = apply_norm(self.norm, x).view(-1, joined)
+        return self.linear_fc2(activate_(self.linear_fc1(x), "gelu"))
 
 
 class Qwen3VLVisionTower(PatchGridTower):
@@ -116,7 +119,12 @@ class Qwen3VLVisionTower(PatchGridTower):
         """
         return self.pos_embed.weight
 
-    def tap(self, index: int, x: torch.Tensor) -> torch.Tensor | None:
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """Blocks that a deepstack output leaves."""
+        return self.config.deepstack_visual_indexes
+
+    def tap(self, index: int, x: torch.Tensor) -> torch.Tensor:
         """See the base class; the merger is picked by the index's place in the config's list.
 
         Args:
@@ -124,12 +132,9 @@ class Qwen3VLVisionTower(PatchGridTower):
             x: Its output [T, C], dtype of the weights.
 
         Returns:
-            [T / U, O], dtype of the weights, or None.
+            [T / U, O], dtype of the weights.
         """
-        indexes = self.config.deepstack_visual_indexes
-        if index not in indexes:
-            return None
-        merged: torch.Tensor = self.deepstack_merger_list[indexes.index(index)](x)
+        merged: torch.Tensor = self.deepstack_merger_list[self.taps.index(index)](x)
         return merged
 
     def tail(self, x: torch.Tensor) -> torch.Tensor:

@@ -28,14 +28,16 @@ from torch import nn
 
 from ..graphs.adapter import EncoderGraphTensorSpec, PackedEncoderGraphIOAdapter, Tensors
 from ..graphs.layout import EncoderItem
-from ..ops.attention import PackedAttnMetadata, attention_for
+from ..ops.packed_metadata import PackedAttnMetadata
+from ..ops.taps import add_taps_
 from .checkpoint import DiskTensor, DiskTensors, disk_tensors_of, parse_section
 from .grid import position_taps
 from .mixin import MultimodalEncoderMixin
 from .output import ItemOutput
-from .packed_vit import PackedBlock, PackedViTConfig
+from .packed_blocks import PackedBlocks
+from .packed_vit import PackedViTConfig
 from .registry import register_tower
-from .vision import checked_grid_item, gather_taps
+from .vision import checked_grid_item
 
 
 class RadioConfig(BaseModel):
@@ -140,7 +142,7 @@ class RadioTower(MultimodalEncoderMixin, nn.Module):
             norm_eps=config.layer_norm_eps,
             rope_theta=None,
         )
-        self.blocks = nn.ModuleList(PackedBlock(vit) for _ in range(config.num_hidden_layers))
+        self.blocks = PackedBlocks(vit)
 
     def disk_tensors(self) -> DiskTensors:
         """See the mixin."""
@@ -172,7 +174,7 @@ class RadioTower(MultimodalEncoderMixin, nn.Module):
     def make_io_adapter(self) -> PackedEncoderGraphIOAdapter:
         """See the mixin."""
         c, spec = self.config, EncoderGraphTensorSpec
-        attention = attention_for(self.device, self.dtype, captured=True)
+        attention = self.attention(captured=True)
         return PackedEncoderGraphIOAdapter(
             row_specs={"pixel_values": spec((c.patch_dim,), self.dtype)},
             layout_specs={
@@ -184,6 +186,7 @@ class RadioTower(MultimodalEncoderMixin, nn.Module):
             build_layout=self._build_layout,
             rowless_tokens=c.num_learned,
             bakes_max_segment_len=attention.bakes_max_segment_len,
+            short_segment_len=attention.short_segment_len,
         )
 
     def _build_layout(
@@ -229,13 +232,10 @@ class RadioTower(MultimodalEncoderMixin, nn.Module):
         """
         is_patch = inputs["learned_row"] < 0  # [T, 1]
         x = self.patch_embed(self._condition(inputs["pixel_values"]))  # [T, C]
-        position = gather_taps(self.pos_embed.weight, inputs["table_rows"], inputs["table_weights"])
+        add_taps_(x, self.pos_embed.weight, inputs["table_rows"], inputs["table_weights"])
         learned = self.learned(inputs["learned_row"][:, 0].clamp(min=0))
-        x = torch.where(is_patch, x + position.to(x.dtype), learned)
-        prepared = metadata.attention.prepare(metadata, x.shape[0])
-        for block in self.blocks:
-            x = block(x, None, metadata, prepared)
-        return {"hidden": x}
+        x = torch.where(is_patch, x, learned)
+        return {"hidden": self.blocks.run(x, None, metadata, fused=self.fused_layers)}
 
     def _condition(self, pixels: torch.Tensor) -> torch.Tensor:
         """Normalises pixels per channel in fp32: [T, P] -> [T, P], dtype of pixels."""

@@ -19,13 +19,15 @@ from torch import nn
 
 from ..graphs.adapter import EncoderGraphTensorSpec, PackedEncoderGraphIOAdapter, Tensors
 from ..graphs.layout import EncoderItem
-from ..ops.attention import PackedAttnMetadata, attention_for
+from ..ops.packed_metadata import PackedAttnMetadata
+from ..ops.taps import add_taps_
 from .checkpoint import DiskTensor, DiskTensors, disk_tensors_of
 from .grid import patch_positions, position_taps
 from .items import check_float_tensor, check_keys
 from .mixin import MultimodalEncoderMixin
 from .output import ItemOutput
-from .packed_vit import AxialRope, PackedBlock, PackedViTConfig
+from .packed_blocks import PackedBlocks
+from .packed_vit import AxialRope, PackedViTConfig
 
 
 class AxialRopeParameters(BaseModel):
@@ -113,7 +115,7 @@ class GridTower(MultimodalEncoderMixin, nn.Module):
         c, spec = self.config, EncoderGraphTensorSpec
         merged = spec((self.out_hidden_size,), self.dtype, c.merge_unit)
         deepstack = {f"deepstack_{i}": merged for i in range(self.num_deepstack)}
-        attention = attention_for(self.device, self.dtype, captured=True)
+        attention = self.attention(captured=True)
         return {
             "row_specs": {"pixel_values": spec((c.patch_dim,), self.dtype)},
             "layout_specs": self.layout_specs(),
@@ -121,6 +123,7 @@ class GridTower(MultimodalEncoderMixin, nn.Module):
             "build_layout": self._build_layout,
             "unit": c.merge_unit,
             "bakes_max_segment_len": attention.bakes_max_segment_len,
+            "short_segment_len": attention.short_segment_len,
         }
 
     def _build_layout(
@@ -161,7 +164,7 @@ class PatchGridTower(GridTower):
         self.out_hidden_size = config.out_hidden_size
         self.patch_embed = nn.ModuleDict({"proj": nn.Linear(config.patch_dim, config.hidden_size)})
         self.rope = None if vit.rope_theta is None else AxialRope(vit.head_dim, vit.rope_theta)
-        self.blocks = nn.ModuleList(PackedBlock(vit) for _ in range(config.depth))
+        self.blocks = PackedBlocks(vit)
 
     # ---- what a tower fills in -------------------------------------------------------------
 
@@ -188,17 +191,22 @@ class PatchGridTower(GridTower):
         """
         return cast(torch.Tensor, self.patch_embed["proj"](pixels))
 
-    def tap(self, index: int, x: torch.Tensor) -> torch.Tensor | None:
-        """Deepstack output after a block, if it has one.
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """Blocks that a deepstack output leaves."""
+        return ()
+
+    def tap(self, index: int, x: torch.Tensor) -> torch.Tensor:
+        """Deepstack output after a block.
 
         Args:
-            index: The block.
+            index: The block, one of ``taps``.
             x: Its output [T, C], dtype of the weights.
 
         Returns:
-            [T / U, O], dtype of the weights, or None.
+            [T / U, O], dtype of the weights.
         """
-        return None
+        raise NotImplementedError(f"{type(self).__name__} has no deepstack outputs")
 
     def tail(self, x: torch.Tensor) -> torch.Tensor:
         """Hidden states to features.
@@ -255,17 +263,16 @@ class PatchGridTower(GridTower):
         pixels = inputs["pixel_values"]
         x = self.embed(pixels)
         if self.num_taps:
-            x = x + gather_taps(
-                self.position_table(), inputs["table_rows"], inputs["table_weights"]
-            ).to(x.dtype)
-        rope = None if self.rope is None else self.rope(inputs["positions"])
-        prepared = metadata.attention.prepare(metadata, pixels.shape[0])
+            add_taps_(x, self.position_table(), inputs["table_rows"], inputs["table_weights"])
+        angles = None if self.rope is None else self.rope(inputs["positions"])
         outputs: dict[str, torch.Tensor] = {}
-        for index, block in enumerate(self.blocks):
-            x = block(x, rope, metadata, prepared)
-            tapped = self.tap(index, x)
-            if tapped is not None:
-                outputs[f"deepstack_{len(outputs)}"] = tapped
+
+        def on_tap(index: int, output: torch.Tensor) -> None:
+            outputs[f"deepstack_{len(outputs)}"] = self.tap(index, output)
+
+        x = self.blocks.run(
+            x, angles, metadata, fused=self.fused_layers, taps=self.taps, on_tap=on_tap
+        )
         outputs["features"] = self.tail(x)
         return outputs
 
@@ -275,24 +282,6 @@ class PatchGridTower(GridTower):
         """Taps into a square table of a number of rows, see ``grid.position_taps``."""
         merge = self.config.spatial_merge_size
         return position_taps(height, width, round(rows**0.5), merge, **how)
-
-
-def gather_taps(table: torch.Tensor, rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Weighted sum of table rows, one tap at a time: K gathered rows at once would be K times x.
-
-    Args:
-        table: [rows, C], any float dtype.
-        rows: int32 [T, K].
-        weights: fp32 [T, K].
-
-    Returns:
-        fp32 [T, C].
-    """
-    embedding = nn.functional.embedding
-    total = embedding(rows[:, 0], table).float() * weights[:, 0:1]
-    for tap in range(1, rows.shape[1]):
-        total.addcmul_(embedding(rows[:, tap], table).float(), weights[:, tap : tap + 1])
-    return total
 
 
 class PatchRows(Protocol):

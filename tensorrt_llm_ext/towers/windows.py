@@ -15,7 +15,8 @@ import torch
 from ..graphs.adapter import PackedEncoderGraphIOAdapter
 from ..graphs.buckets import Bucket
 from ..graphs.layout import EncoderItem, SegmentRun
-from ..ops.attention import PackedAttention, PackedAttnMetadata, make_metadata
+from ..ops.attention import PackedAttention
+from ..ops.packed_metadata import PackedAttnMetadata, make_metadata
 
 
 class WindowedLengths(NamedTuple):
@@ -39,7 +40,13 @@ class WindowedMetadata:
         """Metadata of exactly these lengths."""
         made = cls(
             *(
-                make_metadata(attention, max_segments=len(x), max_segment_len=max(x), device=device)
+                make_metadata(
+                    attention,
+                    num_tokens=sum(x),
+                    max_segments=len(x),
+                    max_segment_len=max(x),
+                    device=device,
+                )
                 for x in lengths
             )
         )
@@ -56,6 +63,16 @@ class WindowedMetadata:
         """Offsets of the windows, int32 [windows + 1]."""
         return self.windows.cu_seqlens
 
+    @property
+    def tiles(self) -> torch.Tensor | None:
+        """Tiles of the segments, int32 [N, 4], where attention reads any."""
+        return self.segments.tiles
+
+    @property
+    def window_tiles(self) -> torch.Tensor | None:
+        """Tiles of the windows, likewise."""
+        return self.windows.tiles
+
     def refresh(self, lengths: WindowedLengths) -> None:
         """Writes both layouts into the existing tensors; errors as ``PackedAttnMetadata``'s."""
         self.segments.refresh(lengths.segments)
@@ -65,8 +82,6 @@ class WindowedMetadata:
 class WindowedMetadataProvider:
     """Builds ``WindowedMetadata`` per bucket."""
 
-    graph_critical_attrs = ("cu_seqlens", "cu_window_seqlens")
-
     def __init__(
         self, attention: PackedAttention, device: torch.device, *, side: int, unit: int
     ) -> None:
@@ -75,6 +90,13 @@ class WindowedMetadataProvider:
         self._device = device
         self._side = side
         self._unit = unit
+
+    @property
+    def graph_critical_attrs(self) -> tuple[str, ...]:
+        """See ``EncoderMetadataProvider``."""
+        offsets = ("cu_seqlens", "cu_window_seqlens")
+        has_tiles = self._attention.tile_queries is not None
+        return (*offsets, "tiles", "window_tiles") if has_tiles else offsets
 
     def build(self, bucket: Bucket, num_segments: int) -> WindowedMetadata:
         """See ``EncoderMetadataProvider``."""
@@ -87,7 +109,11 @@ class WindowedMetadataProvider:
         return WindowedMetadata(
             *(
                 make_metadata(
-                    self._attention, max_segments=n, max_segment_len=longest, device=self._device
+                    self._attention,
+                    num_tokens=size,
+                    max_segments=n,
+                    max_segment_len=longest,
+                    device=self._device,
                 )
                 for n, longest in slots
             )

@@ -10,7 +10,8 @@ import torch
 from tensorrt_llm_ext import MultimodalConfig
 from tensorrt_llm_ext.graphs.memory_model import memory_events, peak_bytes
 from tensorrt_llm_ext.graphs.plan import GRAPH_BYTES, EncoderPlan, TowerPlan, plan_towers
-from tensorrt_llm_ext.ops.attention import attention_as_on, attention_for
+from tensorrt_llm_ext.ops.attention import attention_for
+from tensorrt_llm_ext.ops.kernels import running_as_on
 
 from .fakes import FakeAudioTower, FakeTower, captured_tower
 
@@ -134,9 +135,9 @@ def test_render() -> None:
 
 
 def test_assumed_device_is_for_the_block_only() -> None:
-    with attention_as_on(CUDA):
+    with running_as_on(CUDA):
         assert attention_for(CPU, torch.bfloat16, captured=True).name == "varlen"
         assert attention_for(CPU, torch.float32, captured=True).name == "block_mask"
-        with attention_as_on(CPU):
+        with running_as_on(CPU):
             assert attention_for(CUDA, torch.bfloat16, captured=True).name == "block_mask"
     assert attention_for(CPU, torch.bfloat16, captured=False).name == "segments"

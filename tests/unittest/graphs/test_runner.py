@@ -15,7 +15,8 @@ from tensorrt_llm_ext.graphs.buckets import Bucket
 from tensorrt_llm_ext.graphs.layout import Replay
 from tensorrt_llm_ext.graphs.packer import Packer
 from tensorrt_llm_ext.graphs.runner import CaptureError, MultimodalEncoderGraphRunner
-from tensorrt_llm_ext.ops.attention import BlockMaskAttention, SegmentAttention, make_metadata
+from tensorrt_llm_ext.ops.attention import BlockMaskAttention, SegmentAttention
+from tensorrt_llm_ext.ops.packed_metadata import make_metadata
 from tensorrt_llm_ext.towers.metadata import PackedMetadataProvider
 
 from .fakes import (
@@ -50,7 +51,11 @@ class Provider(PackedMetadataProvider):
 
 def eager_metadata(lengths):
     metadata = make_metadata(
-        SegmentAttention(), max_segments=len(lengths), max_segment_len=max(lengths), device=CPU
+        SegmentAttention(),
+        num_tokens=sum(lengths),
+        max_segments=len(lengths),
+        max_segment_len=max(lengths),
+        device=CPU,
     )
     metadata.refresh(lengths)
     return metadata

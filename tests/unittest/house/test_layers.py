@@ -137,7 +137,9 @@ def imported_at_once(source: str) -> set[str]:
 def test_lower_layers_import_four_packages_only(area: str) -> None:
     for path in (PACKAGE / area).rglob("*.py"):
         loaded = imported_at_once(path.read_text(encoding="utf-8"))
-        assert loaded <= {*BASE, "typing_extensions"}, path
+        # Triton comes with torch's CUDA builds; without it the kernels' references run.
+        allowed = {"triton"} if path == PACKAGE / "ops" / "kernels.py" else set()
+        assert loaded <= {*BASE, "typing_extensions"} | allowed, path
 
 
 def test_import_check_sees_it() -> None:

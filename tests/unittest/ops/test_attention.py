@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+from typing import Any
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
@@ -13,9 +16,18 @@ from tensorrt_llm_ext.ops.attention import (
     PackedAttention,
     PackedAttnMetadata,
     SegmentAttention,
+    TileAttention,
     VarlenAttention,
     attention_for,
-    make_metadata,
+)
+from tensorrt_llm_ext.ops.packed_metadata import make_metadata
+from tensorrt_llm_ext.ops.tile_attention import (
+    LOW,
+    MIDDLE,
+    TALL,
+    TILE_FIELDS,
+    TINY,
+    list_tiles,
 )
 
 CPU = torch.device("cpu")
@@ -84,7 +96,11 @@ def metadata_for(
     attention: PackedAttention, lengths: tuple[int, ...], *, spare: int = 0
 ) -> PackedAttnMetadata:
     metadata = make_metadata(
-        attention, max_segments=len(lengths) + spare, max_segment_len=max(lengths), device=CPU
+        attention,
+        num_tokens=sum(lengths),
+        max_segments=len(lengths) + spare,
+        max_segment_len=max(lengths),
+        device=CPU,
     )
     metadata.refresh(lengths)
     return metadata
@@ -156,7 +172,9 @@ def test_no_segment_reads_another() -> None:
 def test_block_mask_is_static_and_segments_are_not() -> None:
     def run(attention: PackedAttention) -> torch.Tensor:
         with FakeTensorMode(allow_non_fake_inputs=False):
-            metadata = make_metadata(attention, max_segments=4, max_segment_len=8, device=CPU)
+            metadata = make_metadata(
+                attention, num_tokens=8, max_segments=4, max_segment_len=8, device=CPU
+            )
             return attend(attention, metadata, qkv(16, 64))
 
     assert run(BlockMaskAttention()).shape == (16, 2, 64)
@@ -171,7 +189,9 @@ def test_block_mask_is_static_and_segments_are_not() -> None:
 
 
 def test_refresh_is_in_place_and_empties_unused_slots() -> None:
-    metadata = make_metadata(BlockMaskAttention(), max_segments=5, max_segment_len=9, device=CPU)
+    metadata = make_metadata(
+        BlockMaskAttention(), num_tokens=9, max_segments=5, max_segment_len=9, device=CPU
+    )
     tensor, address = metadata.cu_seqlens, metadata.cu_seqlens.data_ptr()
     for lengths, expected in (
         ((3, 9, 2, 1, 1), [0, 3, 12, 14, 15, 16]),
@@ -188,7 +208,9 @@ def test_refresh_is_in_place_and_empties_unused_slots() -> None:
 
 
 def test_metadata_refuses_what_does_not_fit_and_stays_as_it_was() -> None:
-    metadata = make_metadata(SegmentAttention(), max_segments=2, max_segment_len=4, device=CPU)
+    metadata = make_metadata(
+        SegmentAttention(), num_tokens=4, max_segments=2, max_segment_len=4, device=CPU
+    )
     metadata.refresh((4, 2))
     with pytest.raises(ValueError, match="3 segments do not fit metadata for 2"):
         metadata.refresh((1, 1, 1))
@@ -209,7 +231,9 @@ def test_varlen_gets_the_bound_of_the_metadata_not_of_the_batch(
         return varlen_double(*args, **kwargs)  # type: ignore[arg-type]
 
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", spy)
-    metadata = make_metadata(VarlenAttention(), max_segments=4, max_segment_len=64, device=CPU)
+    metadata = make_metadata(
+        VarlenAttention(), num_tokens=64, max_segments=4, max_segment_len=64, device=CPU
+    )
     metadata.refresh((2, 3))
     attend(VarlenAttention(), metadata, qkv(5, 64))
     assert seen == [((64, 64), {})]
@@ -217,11 +241,90 @@ def test_varlen_gets_the_bound_of_the_metadata_not_of_the_batch(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("captured", [True, False])
-def test_form_for_a_device(dtype: torch.dtype, captured: bool) -> None:
+@pytest.mark.parametrize("triton", [True, False])
+def test_form_for_a_device(
+    dtype: torch.dtype, captured: bool, triton: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tensorrt_llm_ext.ops.attention.HAS_TRITON", triton)
     static = BlockMaskAttention if captured else SegmentAttention
     half = dtype is not torch.float32
     assert isinstance(attention_for(CPU, dtype, captured=captured), static)
     cuda = attention_for(torch.device("cuda", 1), dtype, captured=captured)
-    assert isinstance(cuda, VarlenAttention if half else static)
+    flash = TileAttention if triton else VarlenAttention
+    assert isinstance(cuda, flash if half else static)
     # What a capture may take for granted about the form it uses.
-    assert cuda.bakes_max_segment_len is half
+    assert cuda.bakes_max_segment_len is (half and not triton)
+
+
+def test_form_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda, half = torch.device("cuda"), torch.bfloat16
+    monkeypatch.setattr("tensorrt_llm_ext.ops.attention.HAS_TRITON", True)
+    for backend in ("tiles", "varlen"):
+        assert attention_for(cuda, half, captured=True, backend=backend).name == backend
+    assert attention_for(cuda, half, captured=True, backend="static").name == "block_mask"
+    with pytest.raises(ValueError, match=r"'flash' is unknown; allowed: \['auto', 'tiles'"):
+        attention_for(cuda, half, captured=True, backend="flash")  # type: ignore[arg-type]
+    for where, dtype in ((CPU, half), (cuda, torch.float32)):
+        with pytest.raises(ValueError, match="'varlen' needs half precision on CUDA, this is"):
+            attention_for(where, dtype, captured=True, backend="varlen")
+    monkeypatch.setattr("tensorrt_llm_ext.ops.attention.HAS_TRITON", False)
+    with pytest.raises(ValueError, match="'tiles' needs half precision on CUDA and Triton"):
+        attention_for(cuda, half, captured=True, backend="tiles")
+
+
+# ---- tiles in metadata ---------------------------------------------------------------------------
+
+
+def tiled(num_tokens: int, max_segments: int, longest: int) -> PackedAttnMetadata:
+    return make_metadata(
+        TileAttention(),
+        num_tokens=num_tokens,
+        max_segments=max_segments,
+        max_segment_len=longest,
+        device=CPU,
+    )
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "longest", "shape"),
+    [(64, 64, TINY), (65, 65, MIDDLE), (1024, 1024, MIDDLE), (1025, 512, LOW), (1025, 513, TALL)],
+)
+def test_shape_of_a_bucket(num_tokens: int, longest: int, shape: Any) -> None:
+    metadata = tiled(num_tokens, 3, longest)
+    assert metadata.attention == TileAttention(shape)
+    assert metadata.tiles is not None
+    assert metadata.tiles.shape == (num_tokens // shape.queries + 3, TILE_FIELDS)
+
+
+def test_tiles_are_refreshed_in_place() -> None:
+    metadata = tiled(2048, 20, 2048)
+    assert metadata.tiles is not None
+    address = metadata.tiles.data_ptr()
+    for lengths in ([700, 1, 300], [64], [2048], [100] * 20):
+        metadata.refresh(lengths)
+        found = list_tiles(lengths, TALL.queries)
+        assert metadata.tiles[: len(found)].tolist() == found.tolist()
+        assert not metadata.tiles[len(found) :].any()
+        assert metadata.tiles.data_ptr() == address
+
+
+def test_metadata_of_one_run_is_exact_and_suits_its_layout() -> None:
+    own = tiled(4096, 4, 4096)
+    for lengths, shape in (([300, 200], MIDDLE), ([500] * 4, LOW), ([3000, 1], TALL), ([8], TINY)):
+        run = own.for_one_run(lengths)
+        assert run is not None
+        assert run.attention == TileAttention(shape)
+        assert run.max_segment_len == max(lengths)
+        assert run.cu_seqlens.tolist() == [0, *accumulate(lengths)]
+        assert run.tiles is not None
+        assert run.tiles.tolist() == list_tiles(lengths, shape.queries).tolist()
+        assert run.tiles.data_ptr() == own.tiles.data_ptr()  # type: ignore[union-attr]
+    assert own.for_one_run([1] * 5) is None  # segments
+    assert own.for_one_run([9000, 9000]) is None  # tiles
+    assert own.max_segments == 4
+
+
+def test_tiles_need_their_metadata() -> None:
+    metadata = metadata_for(SegmentAttention(), (4, 4))
+    with pytest.raises(ValueError, match="metadata without tiles"):
+        attend(TileAttention(), metadata, qkv(8, 64))

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from tensorrt_llm_ext.ops.rope import rotate
+from tensorrt_llm_ext.ops.taps import gather_taps
 from tensorrt_llm_ext.towers import load_tower
 from tensorrt_llm_ext.towers.grid import patch_positions, position_taps
-from tensorrt_llm_ext.towers.packed_vit import AxialRope, rotate
-from tensorrt_llm_ext.towers.vision import gather_taps
+from tensorrt_llm_ext.towers.packed_vit import AxialRope
 
 
 def exact_tables(height: int, width: int, head_size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -39,7 +40,7 @@ def test_tables_are_exact_in_every_dtype(how: str, head_size: int, make_checkpoi
         tower = tower.half()
     if how == "moved":
         tower = tower.to("cpu", torch.bfloat16)
-    cos, sin = tower.rope(torch.from_numpy(patch_positions(64, 64, 2).copy()))
+    cos, sin = tower.rope(torch.from_numpy(patch_positions(64, 64, 2).copy())).tables()
     assert cos.dtype == sin.dtype == torch.float32
     for table, exact in zip((cos, sin), exact_tables(64, 64, head_size), strict=True):
         # 63 rows away, fp32 angles are off by 63 * 2^-24; bf16 frequencies would be off by 1e-2.
@@ -48,7 +49,7 @@ def test_tables_are_exact_in_every_dtype(how: str, head_size: int, make_checkpoi
 
 def test_rotation_is_done_in_fp32() -> None:
     rope = AxialRope(64, 10000.0)
-    cos, sin = rope(torch.from_numpy(patch_positions(16, 16, 2).copy()))
+    cos, sin = rope(torch.from_numpy(patch_positions(16, 16, 2).copy())).tables()
     x = torch.randn(256, 3, 64).bfloat16()
     out = rotate(x, cos, sin)
     assert out.dtype == torch.bfloat16

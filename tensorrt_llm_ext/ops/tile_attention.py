@@ -1,0 +1,323 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""Packed attention by a list of tiles: a program for each head and tile of queries.
+
+A tile is a run of queries of one segment. The list is data, so a captured call serves any layout
+with as many tiles: no longest segment is baked, and idle tiles end at once. The softmax is the
+running one of flash attention (Dao et al., arXiv:2205.14135). ``SegmentAttention`` is the plain
+reference. Shape letters: T tokens, H heads, D head size, N tiles.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from .kernels import jit, launch, power_of_two, tl
+
+TILE_FIELDS = 4
+"""int32 values of a tile: first query row, first and last row of its segment (exclusive), unused:
+16 bytes. Rows from the first on that are not before the last are none: an idle tile."""
+
+SHORT_SEGMENT = 512
+"""Tokens up to which low tiles win. Above, tall ones read keys and values less often (H200)."""
+
+_LOG2_E = math.log2(math.e)
+
+
+class TileShape(NamedTuple):
+    """How the work is cut.
+
+    Attributes:
+        queries: Rows of a tile.
+        keys: Rows of keys and values at a time.
+        num_warps: Of a program.
+        num_stages: Depth of the pipeline.
+        bulk_copies: Rows come by the tensor memory accelerator (Hopper on).
+    """
+
+    queries: int
+    keys: int
+    num_warps: int
+    num_stages: int
+    bulk_copies: bool
+
+
+TINY, LOW, MIDDLE, TALL = (
+    TileShape(64, 64, 4, 2, False),
+    TileShape(64, 64, 4, 2, True),
+    TileShape(64, 128, 4, 2, True),
+    TileShape(128, 64, 4, 3, True),
+)
+
+
+def tile_shape_for(num_tokens: int, longest_segment: int) -> TileShape:
+    """The shape that was fastest on an H200.
+
+    Args:
+        num_tokens: Of the packed batch.
+        longest_segment: Most tokens of a segment.
+    """
+    if num_tokens <= 64:
+        return TINY
+    if num_tokens <= 1024:
+        return MIDDLE
+    return LOW if longest_segment <= SHORT_SEGMENT else TALL
+
+
+def max_tiles(num_tokens: int, max_segments: int, queries: int) -> int:
+    """N: most tiles of any layout of so many tokens and segments."""
+    return num_tokens // queries + min(max_segments, num_tokens)
+
+
+def list_tiles(segment_lengths: Sequence[int], queries: int) -> np.ndarray:
+    """Tiles of a layout, those of the longest segments first: they take longest.
+
+    Args:
+        segment_lengths: Tokens per segment, end to end.
+        queries: Rows of a tile.
+
+    Returns:
+        int32 [N, TILE_FIELDS].
+    """
+    lengths = np.asarray(segment_lengths, dtype=np.int64)
+    ends = np.cumsum(lengths)
+    order = np.argsort(-lengths, kind="stable")
+    lengths, ends = lengths[order], ends[order]
+    counts = -(-lengths // queries)
+    segment = np.repeat(np.arange(len(lengths)), counts)
+    ordinal = np.arange(len(segment)) - np.repeat(np.cumsum(counts) - counts, counts)
+    tiles = np.zeros((len(segment), TILE_FIELDS), dtype=np.int32)
+    tiles[:, 1] = (ends - lengths)[segment]
+    tiles[:, 0] = tiles[:, 1] + ordinal * queries
+    tiles[:, 2] = ends[segment]
+    return tiles
+
+
+def attend_tiles(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    tiles: torch.Tensor,
+    shape: TileShape,
+    *,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    """softmax(q k^T / sqrt(D)) v within each segment, for the rows that tiles cover.
+
+    Rows of other segments and padding may hold anything, NaN too.
+
+    Args:
+        q: Queries [T, H, D], half precision; heads side by side, any stride between tokens.
+        k: Keys, likewise.
+        v: Values, likewise.
+        tiles: int32 [N, TILE_FIELDS], contiguous.
+        shape: How the list was cut, and how the kernel works.
+        out: [T, H, D], contiguous, dtype of q; may not overlap q, k or v.
+
+    Returns:
+        ``out``.
+    """
+    _, heads, size = q.shape
+    main = max(16, power_of_two(size + 1) // 2)  # 72 is 64 + 16: padded to 128 it takes 1.6 x
+    rest = 0 if size <= main else max(16, power_of_two(size - main))
+    flat = [x.flatten(1) for x in (q, k, v)]  # [T, H D], views
+    bulk = shape.bulk_copies and _bulk_copies_work(flat, size)
+    strides = [x.stride(0) for x in flat]
+    sources: list[Any] = []
+    for x, rows in zip(flat, (shape.queries, shape.keys, shape.keys), strict=True):
+        sources += [_source(x, rows, columns or main, bulk=bulk) for columns in (main, rest)]
+    launch(
+        _tile_kernel,
+        (heads, tiles.shape[0]),
+        tiles,
+        out,
+        *sources,
+        *flat[1:],
+        *strides,
+        _LOG2_E / math.sqrt(size),
+        HEADS=heads,
+        SIZE=size,
+        MAIN=main,
+        REST=rest,
+        QUERIES=shape.queries,
+        KEYS=shape.keys,
+        BULK=bulk,
+        num_warps=shape.num_warps,
+        num_stages=shape.num_stages,
+    )
+    return out
+
+
+def _bulk_copies_work(tensors: Sequence[torch.Tensor], head_size: int) -> bool:
+    """Addresses, strides and heads are multiples of 16 bytes, the device is Hopper or newer."""
+    x = tensors[0]
+    if x.device.type == "cuda" and torch.cuda.get_device_capability(x.device) < (9, 0):
+        return False
+    item = x.element_size()
+    aligned = [n % 16 == 0 for t in tensors for n in (t.stride(0) * item, t.data_ptr())]
+    return head_size * item % 16 == 0 and all(aligned)
+
+
+def _source(x: torch.Tensor, rows: int, columns: int, *, bulk: bool) -> Any:
+    if not bulk:
+        return x
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    return TensorDescriptor(x, list(x.shape), list(x.stride()), [rows, columns])
+
+
+@jit
+def _load(
+    source,
+    stride,
+    row,
+    end,
+    column,
+    used,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    BULK: tl.constexpr,
+):
+    """[ROWS, COLUMNS] from (row, column) on. Bulk copies read on past the end and the columns."""
+    if BULK:
+        block = source.load([row, column])
+    else:
+        rows = row + tl.arange(0, ROWS)
+        columns = tl.arange(0, COLUMNS)
+        at = rows.to(tl.int64)[:, None] * stride + column + columns[None, :]
+        mask = (rows < end)[:, None] & (columns < used)[None, :]
+        block = tl.load(source + at, mask=mask, other=0.0)
+    return block
+
+
+@jit
+def _step(
+    q_main,
+    q_rest,
+    k_main,
+    k_rest,
+    v_main,
+    v_rest,
+    k_stride,
+    v_stride,
+    row,
+    end,
+    column,
+    scale,
+    largest,
+    total,
+    main,
+    rest,
+    SIZE: tl.constexpr,
+    MAIN: tl.constexpr,
+    REST: tl.constexpr,
+    KEYS: tl.constexpr,
+    BULK: tl.constexpr,
+    LAST: tl.constexpr,
+):
+    """KEYS keys and values from a row on; in the last step some are past the segment's end."""
+    used = SIZE if SIZE < MAIN else MAIN
+    k = _load(k_main, k_stride, row, end, column, used, KEYS, MAIN, BULK)
+    scores = tl.dot(q_main, k.T)
+    if REST > 0:
+        k = _load(k_rest, k_stride, row, end, column + MAIN, SIZE - MAIN, KEYS, REST, BULK)
+        scores = tl.dot(q_rest, k.T, scores)
+    scores *= scale
+    if LAST:
+        inside = row + tl.arange(0, KEYS) < end
+        scores = tl.where(inside[None, :], scores, float("-inf"))
+    new_largest = tl.maximum(largest, tl.max(scores, 1))
+    weights = tl.exp2(scores - new_largest[:, None])
+    shrink = tl.exp2(largest - new_largest)
+    total = total * shrink + tl.sum(weights, 1)
+    v = _load(v_main, v_stride, row, end, column, used, KEYS, MAIN, BULK)
+    weights = weights.to(v.dtype)
+    main = tl.dot(weights, v, main * shrink[:, None])
+    if REST > 0:
+        v = _load(v_rest, v_stride, row, end, column + MAIN, SIZE - MAIN, KEYS, REST, BULK)
+        rest = tl.dot(weights, v, rest * shrink[:, None])
+    return new_largest, total, main, rest
+
+
+@jit
+def _tile_kernel(
+    tiles,
+    out,
+    q_main,
+    q_rest,
+    k_main,
+    k_rest,
+    v_main,
+    v_rest,
+    k,
+    v,
+    q_stride,
+    k_stride,
+    v_stride,
+    scale,
+    HEADS: tl.constexpr,
+    SIZE: tl.constexpr,
+    MAIN: tl.constexpr,
+    REST: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    BULK: tl.constexpr,
+):
+    """Heads are the fast axis: their queries, keys and values share lines of memory."""
+    column = tl.program_id(0) * SIZE
+    tile = tiles + tl.program_id(1) * 4
+    first = tl.load(tile)
+    start = tl.load(tile + 1)
+    end = tl.load(tile + 2)
+    if first < end:
+        columns = tl.arange(0, MAIN)
+        used = SIZE if SIZE < MAIN else MAIN
+        q_a = _load(q_main, q_stride, first, end, column, used, QUERIES, MAIN, BULK)
+        if SIZE < MAIN:
+            q_a = tl.where((columns < SIZE)[None, :], q_a, 0.0).to(q_a.dtype)
+        q_b = q_a
+        rest = tl.zeros((QUERIES, 16), dtype=tl.float32)
+        if REST > 0:
+            rest_columns = tl.arange(0, REST)
+            q_b = _load(
+                q_rest, q_stride, first, end, column + MAIN, SIZE - MAIN, QUERIES, REST, BULK
+            )
+            q_b = tl.where((rest_columns < SIZE - MAIN)[None, :], q_b, 0.0).to(q_b.dtype)
+            rest = tl.zeros((QUERIES, REST), dtype=tl.float32)
+        largest = tl.full((QUERIES,), float("-inf"), dtype=tl.float32)
+        total = tl.zeros((QUERIES,), dtype=tl.float32)
+        main = tl.zeros((QUERIES, MAIN), dtype=tl.float32)
+        whole = end - (end - start) % KEYS
+        for row in tl.range(start, whole, KEYS):
+            largest, total, main, rest = _step(
+                q_a, q_b, k_main, k_rest, v_main, v_rest, k_stride, v_stride, row, end, column,
+                scale, largest, total, main, rest, SIZE, MAIN, REST, KEYS, BULK, False,
+            )  # fmt: skip
+        # What is left of the segment. Not by bulk copies, which would read on into the next one:
+        # 0 * NaN of another item would be NaN. A loop of one round, because Triton 3.6 makes wrong
+        # code of a product with 16 columns that is not in a pipelined loop.
+        for row in tl.range(whole, end, KEYS):
+            largest, total, main, rest = _step(
+                q_a, q_b, k, k, v, v, k_stride, v_stride, row, end, column,
+                scale, largest, total, main, rest, SIZE, MAIN, REST, KEYS, False, True,
+            )  # fmt: skip
+        rows = first + tl.arange(0, QUERIES)
+        at = out + rows.to(tl.int64)[:, None] * (HEADS * SIZE) + column
+        inside = (rows < end)[:, None]
+        inverse = (1.0 / total)[:, None]
+        tl.store(
+            at + columns[None, :],
+            (main * inverse).to(out.dtype.element_ty),
+            mask=inside & (columns < SIZE)[None, :],
+        )
+        if REST > 0:
+            tl.store(
+                at + MAIN + rest_columns[None, :],
+                (rest * inverse).to(out.dtype.element_ty),
+                mask=inside & (rest_columns < SIZE - MAIN)[None, :],
+            )

@@ -1,0 +1,177 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""The blocks of a tower, one after the other: as modules, or fused.
+
+Fused, a block is 8 launches (7 without rope): norm, qkv, rope, attention, output projection, norm,
+first and second MLP layer; one more for an activation that cuBLAS does not have. The residual
+stream is updated by the matrix products themselves and lacks their biases (``ops.norm``). Beside it
+two buffers are alive at most. Shape letters: T tokens, C width, F MLP width, H heads, D head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import cast
+
+import torch
+from torch import nn
+
+from ..ops.activation import gate_
+from ..ops.kernels import has_kernels
+from ..ops.linear import accumulate_, project, project_and_activate
+from ..ops.norm import BiasSum, complete, normalise
+from ..ops.packed_metadata import PackedAttnMetadata
+from ..ops.rope import AxialAngles, HeadNorm, turn_
+from .packed_vit import PackedBlock, PackedViTConfig
+
+_SLICE_BYTES = 128 << 20
+_ROW_STEP = 256  # of slices: whole tiles of a matrix product
+
+OnBlock = Callable[[int, torch.Tensor], None]
+
+
+class PackedBlocks(nn.ModuleList):
+    """``depth`` blocks."""
+
+    def __init__(self, config: PackedViTConfig) -> None:
+        """Makes the blocks."""
+        super().__init__(PackedBlock(config) for _ in range(config.depth))
+        self.config = config
+
+    def run(
+        self,
+        x: torch.Tensor,
+        angles: AxialAngles | None,
+        metadata: PackedAttnMetadata,
+        *,
+        fused: bool | None = None,
+        taps: Collection[int] = (),
+        on_tap: OnBlock | None = None,
+    ) -> torch.Tensor:
+        """All blocks.
+
+        Args:
+            x: [T, C], contiguous, dtype of the weights; overwritten when fused.
+            angles: Of rope, for T tokens, or None.
+            metadata: Layout of the batch.
+            fused: Whether to fuse; None: where there are kernels for it.
+            taps: Blocks whose output is wanted.
+            on_tap: Receives the index of such a block and its output [T, C], dtype of the weights,
+                valid during the call.
+
+        Returns:
+            [T, C], dtype of the weights.
+        """
+        if has_kernels(x.device, x.dtype) if fused is None else fused:
+            return _FusedRun(self.config, x, angles, metadata).run(self, taps, on_tap)
+        tables = None if angles is None else angles.tables()
+        prepared = metadata.attention.prepare(metadata, x.shape[0])
+        for index, block in enumerate(self):
+            x = block(x, tables, metadata, prepared)
+            if self.config.clamp_fp16:
+                x = clamp_fp16(x)
+            if on_tap is not None and index in taps:
+                on_tap(index, x)
+        return x
+
+
+def clamp_fp16(x: torch.Tensor) -> torch.Tensor:
+    """Keeps fp16 finite.
+
+    Args:
+        x: [T, C], any float dtype.
+
+    Returns:
+        x, in fp16 clamped in place to 1000 below the largest number.
+    """
+    if x.dtype == torch.float16:
+        limit = torch.finfo(x.dtype).max - 1000
+        x.clamp_(-limit, limit)
+    return x
+
+
+class _FusedRun:
+    """One pass over the blocks: the residual stream, what it lacks, and the buffers."""
+
+    def __init__(
+        self,
+        config: PackedViTConfig,
+        x: torch.Tensor,
+        angles: AxialAngles | None,
+        metadata: PackedAttnMetadata,
+    ) -> None:
+        self.config = c = config
+        self.x = x
+        self.angles = angles
+        self.metadata = metadata
+        self.lacking = BiasSum(c.width, x.device)
+        self.prepared = metadata.attention.prepare(metadata, x.shape[0])
+        tokens = x.shape[0]
+        # The MLP in equal slices of rows: its inner rows are the widest by far in some towers.
+        inner = c.mlp_width * (2 if c.gated_mlp else 1) * x.element_size()
+        slices = -(-tokens * inner // _SLICE_BYTES)
+        self.mlp_rows = -(-tokens // slices // _ROW_STEP) * _ROW_STEP
+        # Normed rows, then attended ones: they are not needed at the same time.
+        self.narrow = torch.empty_like(x)
+
+    def run(
+        self, blocks: Iterable[nn.Module], taps: Collection[int], on_tap: OnBlock | None
+    ) -> torch.Tensor:
+        for index, module in enumerate(blocks):
+            block = cast(PackedBlock, module)
+            self._attend(block)
+            self._transform(block)
+            if self.config.clamp_fp16:
+                clamp_fp16(self.x)
+            if on_tap is not None and index in taps:
+                on_tap(index, complete(self.x, lacking=self.lacking, out=self.narrow))
+        return complete(self.x, lacking=self.lacking, out=self.narrow)
+
+    def _norm(self, norm: nn.Module) -> torch.Tensor:
+        weight = cast(torch.Tensor, norm.weight)
+        bias = cast("torch.Tensor | None", getattr(norm, "bias", None))
+        return normalise(
+            self.x,
+            weight,
+            bias,
+            self.config.norm_eps,
+            rms=self.config.norm == "rms",
+            lacking=self.lacking,
+            out=self.narrow,
+        )
+
+    def _wide(self, rows: int, columns: int) -> torch.Tensor:
+        """Not kept: the same memory serves one after the other, and what taps need."""
+        return torch.empty(rows, columns, dtype=self.x.dtype, device=self.x.device)
+
+    def _attend(self, block: PackedBlock) -> None:
+        attn, tokens = block.attn, self.x.shape[0]
+        normed = self._norm(block.norm1)
+        rows = project(
+            normed, attn.qkv.weight, attn.qkv.bias, out=self._wide(tokens, 3 * self.config.width)
+        )
+        qkv = rows.view(tokens, 3, *attn.heads)
+        head_norm = None
+        if attn.q_norm is not None and attn.k_norm is not None:
+            query, key = (cast(torch.Tensor, n.weight) for n in (attn.q_norm, attn.k_norm))
+            head_norm = HeadNorm(query, key, self.config.norm_eps)
+        turn_(qkv, self.angles, head_norm)
+        q, k, v = qkv.unbind(1)
+        attended = self.narrow.view(q.shape)
+        self.metadata.attention(q, k, v, self.metadata, self.prepared, out=attended)
+        accumulate_(self.x, self.narrow, attn.proj.weight)
+        self.lacking.skip(attn.proj.bias)
+
+    def _transform(self, block: PackedBlock) -> None:
+        mlp, c = block.mlp, self.config
+        first, second = mlp.linear_fc1, mlp.linear_fc2
+        normed = self._norm(block.norm2)
+        for x, rows in zip(self.x.split(self.mlp_rows), normed.split(self.mlp_rows), strict=True):
+            inner = self._wide(rows.shape[0], first.out_features)
+            if c.gated_mlp:
+                project(rows, first.weight, first.bias, out=inner)
+                inner = gate_(inner, c.activation, c.gate_limit)
+            else:
+                project_and_activate(rows, first.weight, first.bias, c.activation, out=inner)
+            accumulate_(x, inner, second.weight)
+        self.lacking.skip(second.bias)

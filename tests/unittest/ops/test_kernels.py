@@ -1,0 +1,237 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""Every kernel in Triton's interpreter against its plain-torch reference."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tensorrt_llm_ext.ops import activation, kernels, linear, norm, rope, taps, tile_attention
+from tensorrt_llm_ext.ops.attention import SegmentAttention
+from tensorrt_llm_ext.ops.packed_metadata import make_metadata
+from tensorrt_llm_ext.ops.tile_attention import LOW, MIDDLE, TALL, TILE_FIELDS, TINY, list_tiles
+
+pytest.importorskip("triton")
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu runs them for real")
+
+CPU = torch.device("cpu")
+NUMPY_TALKS = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's, about NaN
+
+
+@pytest.fixture
+def both(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Runs a call by reference, then by kernel."""
+
+    def run(call: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        reference = call()
+        launched = []
+        launch = kernels.launch
+
+        def spy(*args: Any, **options: Any) -> None:
+            launched.append(args[0])
+            launch(*args, **options)
+
+        for module in (activation, norm, rope, taps):
+            monkeypatch.setattr(module, "has_kernels", lambda *where: True)
+            monkeypatch.setattr(module, "launch", spy)
+        found = call()
+        monkeypatch.undo()
+        assert launched
+        return reference, found
+
+    return run
+
+
+def worst(pair: tuple[torch.Tensor, torch.Tensor]) -> float:
+    return (pair[0].double() - pair[1].double()).abs().max().item()
+
+
+@pytest.mark.parametrize("rms", [False, True])
+@pytest.mark.parametrize("width", [96, 1152, 1280])
+def test_norm_with_skipped_biases(both: Any, width: int, rms: bool) -> None:
+    x, weight, bias, skipped = (torch.randn(n, width) for n in (5, 1, 1, 3))
+
+    def call() -> torch.Tensor:
+        lacking, outs = norm.BiasSum(width, CPU), []
+        for row in skipped:
+            out, shift = torch.empty_like(x), None if rms else bias[0]
+            norm.normalise(x, weight[0], shift, 1e-6, rms=rms, lacking=lacking, out=out)
+            lacking.skip(row)
+            outs.append(out)
+        for _ in range(2):  # adds what is pending, then what is summed
+            outs.append(norm.complete(x, lacking=lacking, out=torch.empty_like(x)))
+        return torch.stack(outs)
+
+    reference, found = both(call)
+    assert worst((reference, found)) < 4e-6
+    assert worst((found[-1], x + skipped.sum(0))) < 4e-6
+    assert torch.equal(found[-1], found[-2])
+
+
+@pytest.mark.parametrize("kind", [torch.nn.LayerNorm, torch.nn.RMSNorm])
+def test_norm_of_a_module(both: Any, kind: Any) -> None:
+    module = kind(72, eps=1e-5)
+    torch.nn.init.normal_(module.weight)
+    x = torch.randn(4, 72)
+    with torch.no_grad():
+        assert worst(both(lambda: norm.apply_norm(module, x))) < 4e-6
+
+
+def test_a_bias_is_read_before_the_next_is_skipped() -> None:
+    lacking = norm.BiasSum(4, CPU)
+    lacking.skip(None)
+    assert lacking.is_zero
+    lacking.skip(torch.ones(4))
+    with pytest.raises(RuntimeError, match="read the residual before"):
+        lacking.skip(torch.ones(4))
+
+
+def test_a_stream_that_lacks_nothing_is_complete() -> None:
+    x = torch.randn(2, 4)
+    assert norm.complete(x, lacking=norm.BiasSum(4, CPU), out=torch.empty_like(x)) is x
+
+
+@pytest.mark.parametrize(("normed", "turned"), [(True, True), (True, False), (False, True)])
+@pytest.mark.parametrize(("heads", "size"), [(4, 72), (3, 80), (2, 128)])
+def test_turn(both: Any, heads: int, size: int, normed: bool, turned: bool) -> None:
+    qkv = torch.randn(7, 3, heads, size)
+    positions = torch.randint(0, 60, (7, 5), dtype=torch.int32)[:, 1:3]
+    angles = rope.AxialAngles(positions, torch.rand(size // 4)) if turned else None
+    weights = rope.HeadNorm(torch.randn(size), torch.randn(size), 1e-6) if normed else None
+
+    def call() -> torch.Tensor:
+        out = qkv.clone()
+        rope.turn_(out, angles, weights)
+        return out
+
+    reference, found = both(call)
+    assert worst((reference, found)) < 4e-6
+    assert torch.equal(found[:, 2], qkv[:, 2])
+    assert not torch.equal(found[:, :2], qkv[:, :2])
+
+
+def test_nothing_to_turn() -> None:
+    qkv = torch.randn(2, 3, 1, 8)
+    before = qkv.clone()
+    rope.turn_(qkv, None, None)
+    assert torch.equal(qkv, before)
+
+
+@NUMPY_TALKS
+@pytest.mark.parametrize("kind", activation.ACTIVATIONS)
+@pytest.mark.parametrize("how", ["alone", "gated", "limited"])
+def test_activations(both: Any, kind: str, how: str) -> None:
+    x = 3 * torch.randn(3, 2200)
+
+    def call() -> torch.Tensor:
+        if how == "alone":
+            return activation.activate_(x.clone(), kind)
+        return activation.gate_(x.clone(), kind, 1.5 if how == "limited" else None)
+
+    reference, found = both(call)
+    assert worst((reference, found)) < 2e-5
+    if how == "limited":
+        gate, up = x.chunk(2, dim=-1)
+        exact = activation.ACTIVATIONS[kind](gate.clamp(max=1.5)) * up.clamp(-1.5, 1.5)
+        assert worst((found, exact)) < 2e-5
+
+
+def test_taps(both: Any) -> None:
+    table, x = torch.randn(30, 700), torch.randn(6, 700)
+    rows = torch.randint(0, 30, (6, 9), dtype=torch.int32)[:, :4]
+    weights = torch.randn(6, 8)[:, 2:6]
+    reference, found = both(lambda: taps.add_taps_(x.clone(), table, rows, weights))
+    assert worst((reference, found)) < 4e-6
+    exact = x + (table[rows.long()] * weights[:, :, None]).sum(1)
+    assert worst((reference, exact)) < 4e-6
+
+
+@pytest.mark.parametrize("kind", activation.ACTIVATIONS)
+@pytest.mark.parametrize("bias", [torch.randn(9), None], ids=["bias", "no bias"])
+def test_products(kind: str, bias: Any) -> None:
+    x, weight, stream = torch.randn(5, 7), torch.randn(9, 7), torch.randn(5, 9)
+    exact = torch.nn.functional.linear(x, weight, bias)
+    out = torch.empty(5, 9)
+    assert linear.project(x, weight, bias, out=out) is out
+    assert worst((out, exact)) < 4e-6
+    linear.project_and_activate(x, weight, bias, kind, out=out)
+    assert worst((out, activation.ACTIVATIONS[kind](exact))) < 4e-6
+    assert worst((linear.accumulate_(stream.clone(), x, weight), stream + x @ weight.t())) < 4e-6
+
+
+# ---- attention ---------------------------------------------------------------------------------
+
+
+@NUMPY_TALKS
+@pytest.mark.parametrize("shape", [TINY, LOW, MIDDLE, TALL], ids=["tiny", "low", "middle", "tall"])
+@pytest.mark.parametrize(("heads", "size"), [(2, 64), (2, 72), (1, 80), (1, 128), (2, 8), (1, 36)])
+def test_tile_attention(heads: int, size: int, shape: Any) -> None:
+    """NaN after the last segment is neither read into a result nor written over; idle tiles too."""
+    lengths = [70, 1, 130, 64, 33]
+    used = sum(lengths)
+    qkv = torch.full((used + 20, 3, heads, size), float("nan"), dtype=torch.float16)
+    qkv[:used] = torch.randn(used, 3, heads, size).half()
+    idle = np.zeros((3, TILE_FIELDS), np.int32)
+    tiles = torch.from_numpy(np.concatenate([list_tiles(lengths, shape.queries), idle]))
+    out = torch.full((used + 20, heads, size), 7.0, dtype=torch.float16)
+    tile_attention.attend_tiles(*qkv.unbind(1), tiles, shape, out=out)
+    expected = attend_plainly(qkv[:used].float(), lengths)
+    assert (out[:used].float() - expected).norm() / expected.norm() < 4e-4
+    assert (out[used:] == 7).all()
+
+
+@NUMPY_TALKS
+def test_a_nan_segment_stays_alone() -> None:
+    lengths = [40, 30, 50]
+    qkv = torch.randn(120, 3, 1, 72).half()
+    qkv[40:70] = float("nan")
+    tiles = torch.from_numpy(list_tiles(lengths, TALL.queries))
+    out = torch.empty(120, 1, 72, dtype=torch.float16)
+    tile_attention.attend_tiles(*qkv.unbind(1), tiles, TALL, out=out)
+    assert torch.isfinite(out[:40]).all()
+    assert torch.isnan(out[40:70]).all()
+    assert torch.isfinite(out[70:]).all()
+
+
+def test_separate_queries_keys_and_values_of_any_stride() -> None:
+    q, k, v = (torch.randn(2, 50, 32).half().transpose(0, 1) for _ in range(3))  # [50, 2, 32]
+    out = torch.empty(50, 2, 32, dtype=torch.float16)
+    tiles = torch.from_numpy(list_tiles([50], LOW.queries))
+    tile_attention.attend_tiles(q, k, v, tiles, LOW, out=out)
+    expected = attend_plainly(torch.stack((q, k, v), dim=1).float(), [50])
+    assert (out.float() - expected).norm() / expected.norm() < 4e-4
+
+
+def attend_plainly(qkv: torch.Tensor, lengths: list[int]) -> torch.Tensor:
+    metadata = make_metadata(
+        SegmentAttention(),
+        num_tokens=sum(lengths),
+        max_segments=len(lengths),
+        max_segment_len=max(lengths),
+        device=CPU,
+    )
+    metadata.refresh(lengths)
+    return metadata.attention(*qkv.unbind(1), metadata, None)
+
+
+@pytest.mark.parametrize("queries", [64, 128])
+def test_every_row_is_in_one_tile(queries: int) -> None:
+    rng = random.Random(queries)
+    for _ in range(50):
+        lengths = [rng.choice([1, 2, 63, 64, 65, 128, 129, 500]) for _ in range(rng.randint(1, 9))]
+        tiles = list_tiles(lengths, queries)
+        rows = []
+        for first, start, end, unused in tiles.tolist():
+            assert unused == 0
+            assert (end - start) in lengths
+            rows += range(first, min(first + queries, end))
+        assert sorted(rows) == list(range(sum(lengths)))
+        assert len(tiles) <= tile_attention.max_tiles(sum(lengths), len(lengths), queries)
+        sizes = (tiles[:, 2] - tiles[:, 1]).tolist()
+        assert sizes == sorted(sizes, reverse=True)  # the longest first

@@ -1,0 +1,152 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""Fused blocks against the blocks as modules, on CPU through the references of ``ops``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tensorrt_llm_ext.ops.attention import BlockMaskAttention, SegmentAttention
+from tensorrt_llm_ext.ops.packed_metadata import PackedAttnMetadata, make_metadata
+from tensorrt_llm_ext.towers import packed_blocks
+from tensorrt_llm_ext.towers.packed_blocks import PackedBlocks
+from tensorrt_llm_ext.towers.packed_vit import AxialRope, PackedViTConfig
+
+CPU = torch.device("cpu")
+LENGTHS = (7, 1, 12, 4)
+TOKENS = sum(LENGTHS)
+SIZES: dict[str, Any] = {"depth": 3, "width": 48, "num_heads": 3, "mlp_width": 80}
+QWEN: dict[str, Any] = {}
+RADIO: dict[str, Any] = {"activation": "gelu", "rope_theta": None}
+GLM_4: dict[str, Any] = {
+    "activation": "silu",
+    "norm": "rms",
+    "attention_bias": False,
+    "gated_mlp": True,
+    "mlp_bias": False,
+}
+GLM_5 = {**GLM_4, "attention_bias": True, "mlp_bias": True, "qk_norm": True, "gate_limit": 0.5}
+ONE_BIAS = {"attention_bias": False, "mlp_bias": True}
+KNOBS = {"qwen": QWEN, "radio": RADIO, "glm 4": GLM_4, "glm 5": GLM_5, "one bias": ONE_BIAS}
+
+
+def make_blocks(knobs: dict[str, Any], dtype: torch.dtype = torch.float32) -> PackedBlocks:
+    blocks = PackedBlocks(PackedViTConfig(**{**SIZES, **knobs}))
+    for name, parameter in blocks.named_parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+        if "norm" in name and name.endswith("weight"):
+            parameter.data += 1
+    return blocks.requires_grad_(False).to(dtype)
+
+
+def make_layout(attention: Any = None) -> PackedAttnMetadata:
+    metadata = make_metadata(
+        attention or SegmentAttention(),
+        num_tokens=TOKENS,
+        max_segments=len(LENGTHS),
+        max_segment_len=max(LENGTHS),
+        device=CPU,
+    )
+    metadata.refresh(LENGTHS)
+    return metadata
+
+
+def run(blocks: PackedBlocks, x: torch.Tensor, **how: Any) -> tuple[torch.Tensor, dict[int, Any]]:
+    c = blocks.config
+    angles = None
+    if c.rope_theta is not None:
+        positions = torch.arange(2 * TOKENS, dtype=torch.int32).view(TOKENS, 2) % 11
+        angles = AxialRope(c.head_dim, c.rope_theta)(positions)
+    tapped: dict[int, torch.Tensor] = {}
+
+    def on_tap(index: int, output: torch.Tensor) -> None:
+        tapped[index] = output.clone()
+
+    out = blocks.run(x.clone(), angles, make_layout(), on_tap=on_tap, **how)
+    return out, tapped
+
+
+def relative(a: torch.Tensor, b: torch.Tensor) -> float:
+    return ((a.double() - b.double()).norm() / b.double().norm()).item()
+
+
+@pytest.mark.parametrize("knobs", KNOBS.values(), ids=KNOBS)
+def test_fused_blocks_are_the_plain_ones(knobs: dict[str, Any]) -> None:
+    blocks = make_blocks(knobs)
+    x = torch.randn(TOKENS, SIZES["width"])
+    plain, plain_taps = run(blocks, x, fused=False, taps=(0, 2))
+    fused, fused_taps = run(blocks, x, fused=True, taps=(0, 2))
+    assert relative(fused, plain) < 1e-6
+    assert list(fused_taps) == list(plain_taps) == [0, 2]
+    for index, tapped in plain_taps.items():
+        assert relative(fused_taps[index], tapped) < 1e-6
+
+
+@pytest.mark.parametrize("knobs", KNOBS.values(), ids=KNOBS)
+def test_the_mlp_in_slices_of_rows(knobs: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = make_blocks(knobs)
+    x = torch.randn(TOKENS, SIZES["width"])
+    whole, _ = run(blocks, x, fused=True)
+    rows = []
+    accumulate = packed_blocks.accumulate_
+
+    def spy(x: torch.Tensor, part: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        rows.append(part.shape[0])
+        return accumulate(x, part, weight)
+
+    monkeypatch.setattr(packed_blocks, "accumulate_", spy)
+    monkeypatch.setattr(packed_blocks, "_ROW_STEP", 5)
+    monkeypatch.setattr(packed_blocks, "_SLICE_BYTES", 80 * 4 * (TOKENS - 1))
+    sliced, _ = run(blocks, x, fused=True)
+    inner = [10, 10, 4] if knobs.get("gated_mlp") else [15, 9]
+    assert rows == [TOKENS, *inner] * SIZES["depth"]  # attention is not cut
+    assert relative(sliced, whole) < 1e-6
+
+
+@pytest.mark.parametrize("knobs", KNOBS.values(), ids=KNOBS)
+def test_bf16_error_is_not_above_that_of_plain_blocks(knobs: dict[str, Any]) -> None:
+    """Biases stay out of the rounded residual, and more is computed in fp32."""
+    ratios = []
+    for seed in range(5):
+        torch.manual_seed(seed)
+        blocks = make_blocks(knobs)
+        x = torch.randn(TOKENS, SIZES["width"])
+        half = make_blocks(knobs, torch.bfloat16)
+        half.load_state_dict({k: v.bfloat16() for k, v in blocks.state_dict().items()})
+        blocks.load_state_dict({k: v.float() for k, v in half.state_dict().items()})
+        exact, _ = run(blocks, x.bfloat16().float(), fused=False)
+        plain, _ = run(half, x.bfloat16(), fused=False)
+        fused, _ = run(half, x.bfloat16(), fused=True)
+        ratios.append(relative(fused, exact) / relative(plain, exact))
+    assert sorted(ratios)[2] < 1.05
+
+
+def test_new_biases_are_seen() -> None:
+    """The sum of skipped biases is made by every run."""
+    blocks = make_blocks(QWEN)
+    x = torch.randn(TOKENS, SIZES["width"])
+    run(blocks, x, fused=True)
+    for block in blocks:
+        block.mlp.linear_fc2.bias += 1
+        block.attn.proj.bias -= 2
+    assert relative(run(blocks, x, fused=True)[0], run(blocks, x, fused=False)[0]) < 1e-6
+
+
+def test_cpu_runs_plain_blocks_unless_asked() -> None:
+    blocks = make_blocks(QWEN)
+    x = torch.randn(TOKENS, SIZES["width"])
+    assert torch.equal(run(blocks, x)[0], run(blocks, x, fused=False)[0])
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_fp16_is_clamped(fused: bool) -> None:
+    blocks = make_blocks({**RADIO, "clamp_fp16": True}).half()
+    for block in blocks:
+        block.mlp.linear_fc2.weight.fill_(1e4)
+    x = torch.randn(TOKENS, SIZES["width"]).half()
+    out = blocks.run(x, None, make_layout(BlockMaskAttention()), fused=fused)
+    assert torch.isfinite(out).all()
+    assert out.abs().max() == 64512  # 65504 - 1000 as fp16 has it
