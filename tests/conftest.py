@@ -44,6 +44,12 @@ def _seeds() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _cache_dir(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What a capture finds out is not kept in the home of whoever runs the tests."""
+    os.environ["TRTLLM_EXT_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(scope="session")
 def family_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """(family) -> folder of a tiny random-weight model of it, made once. Read-only."""

@@ -21,6 +21,10 @@ from typing import Protocol
 
 import torch
 
+_MATMUL_LIBRARIES = ("default", "cublaslt")
+_MATMUL_MATTERS = 1024  # tokens (H200, widths 1152 and 1280)
+_LONG_MS = 20.0  # a call is timed again while all calls together took less
+
 
 class CapturedGraph(Protocol):
     """A recorded function."""
@@ -54,12 +58,20 @@ class GraphBackend(Protocol):
         """Runs the body once, where captures run."""
         ...
 
+    def variants(self, num_tokens: int) -> tuple[str, ...]:
+        """Forms in which a region of so many tokens is worth capturing, the usual one first."""
+        ...
+
+    def in_variant(self, variant: str) -> contextlib.AbstractContextManager[None]:
+        """What runs inside runs in that form."""
+        ...
+
     def capture(self, body: Callable[[], None], *, warmup_steps: int) -> CapturedGraph:
         """Runs the body ``warmup_steps`` times, then records it once."""
         ...
 
     def time_ms(self, body: Callable[[], object], *, repeats: int) -> float:
-        """Median milliseconds of one call."""
+        """Median milliseconds of one call; long ones are called less often."""
         ...
 
     def synchronize(self) -> None:
@@ -171,6 +183,20 @@ class CudaGraphBackend:
                     raise
         return _PooledGraph(graph, self._alive)
 
+    def variants(self, num_tokens: int) -> tuple[str, ...]:
+        """See the protocol: libraries that multiply matrices. Above, none is always faster."""
+        return _MATMUL_LIBRARIES if num_tokens <= _MATMUL_MATTERS else _MATMUL_LIBRARIES[:1]
+
+    @contextlib.contextmanager
+    def in_variant(self, variant: str) -> Iterator[None]:
+        """See the protocol."""
+        before = torch.backends.cuda.preferred_blas_library()
+        torch.backends.cuda.preferred_blas_library(variant)
+        try:
+            yield
+        finally:
+            torch.backends.cuda.preferred_blas_library(before)
+
     def _abandon(self, graph: torch.cuda.CUDAGraph, *, ended: bool) -> None:
         """Ends a capture that failed.
 
@@ -195,9 +221,9 @@ class CudaGraphBackend:
 
     def time_ms(self, body: Callable[[], object], *, repeats: int) -> float:
         """See the protocol: wall time from a call to an idle device, device idle before."""
-        times = []
+        times: list[float] = []
         with self.session():
-            for _ in range(repeats):
+            while len(times) < repeats and sum(times) < _LONG_MS:
                 torch.cuda.synchronize(self._device)
                 start = time.perf_counter()
                 body()

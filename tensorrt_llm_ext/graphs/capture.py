@@ -15,13 +15,16 @@ import torch
 
 from ..llmapi.mm_config import MultimodalEncoderCudaGraphConfig
 from .backends import GraphBackend
-from .buckets import Bucket
+from .buckets import Bucket, Load
 from .captured import CaptureTimes
 from .memory import free_memory
 from .report import BucketReport, TowerReport
 from .runner import CaptureError, MultimodalEncoderGraphRunner
 
 logger = logging.getLogger(__name__)
+
+AS_FAST = 1.03
+"""A larger bucket replaces one whose replay is not faster by more than this factor."""
 
 
 def capture_within_limits(
@@ -53,7 +56,8 @@ def capture_within_limits(
         # Kernels and workspaces that a first run loads for good are not the graphs' memory. What
         # fails here fails in the capture, which says where.
         with contextlib.suppress(RuntimeError, ValueError):
-            runner.rehearse(max(buckets))
+            for bucket in runner.forms(buckets):
+                runner.rehearse(bucket)
     before = backend.memory_in_use()
     remaining = sorted(buckets)
     out: list[BucketReport] = []
@@ -121,7 +125,32 @@ def _losers(
             )
         elif config.prune_slower_than_eager and t.slower_than_eager:
             losers[bucket] = "slower than eager"
+    if config.prune_slower_than_eager and config.enable_padding:
+        kept = [b for b in times if b not in losers]
+        losers.update(_overtaken({b: times[b] for b in kept if times[b].accelerated}))
     return losers
+
+
+def _overtaken(times: Mapping[Bucket, CaptureTimes]) -> dict[Bucket, str]:
+    """Buckets that a larger one replaces at no cost: time does not grow evenly with the tokens."""
+    reasons: dict[Bucket, str] = {}
+    larger: list[Bucket] = []
+    for bucket in sorted(times, reverse=True):
+        for other in larger:
+            load = Load(bucket.num_tokens, bucket.max_segments, _longest(bucket))
+            if (
+                other.rejects(load) is None
+                and times[other].replay_ms <= AS_FAST * times[bucket].replay_ms
+            ):
+                reasons[bucket] = f"{other.label} is as fast"
+                break
+        else:
+            larger.append(bucket)
+    return reasons
+
+
+def _longest(bucket: Bucket) -> int:
+    return bucket.num_tokens if bucket.max_segment_len is None else bucket.max_segment_len
 
 
 def _verdict(times: CaptureTimes) -> str:
@@ -231,6 +260,7 @@ def _line(
         replay_ms=times and times.replay_ms,
         eager_ms=times and times.eager_ms,
         memory_bytes=times and times.memory_bytes,
+        variant=times.variant if times else "",
         kept=times is not None if kept is None else kept,
         reason=reason,
     )

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
@@ -29,6 +29,7 @@ class CaptureTimes(NamedTuple):
         eager_ms: An eager run of the same layout, milliseconds.
         accelerated: Whether the comparison means anything.
         memory_bytes: Device memory that it added, arenas with the first; None where unknown.
+        variant: Form that was fastest.
     """
 
     capture_ms: float
@@ -36,11 +37,36 @@ class CaptureTimes(NamedTuple):
     eager_ms: float
     accelerated: bool = True
     memory_bytes: int | None = None
+    variant: str = ""
 
     @property
     def slower_than_eager(self) -> bool:
         """Whether the graph is not worth having."""
         return self.accelerated and self.eager_ms < WORTH_EAGER * self.replay_ms
+
+
+Outputs = Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]]
+"""Outputs of an encoder by name, all at once or one by one as they are ready."""
+
+
+def drain(outputs: Outputs, *, into: Tensors | None = None) -> None:
+    """Runs an encoder to its end; what is copied away at once takes no memory until then.
+
+    Args:
+        outputs: What the encoder gives: [rows, *shape], any float dtype.
+        into: Where the values go: tensors by name, of the same shapes; by default nowhere.
+
+    Raises:
+        ValueError: The outputs are not those of ``into``.
+    """
+    got: dict[str, list[int]] = {}
+    for name, tensor in outputs.items() if isinstance(outputs, Mapping) else outputs:
+        got[name] = list(tensor.shape)
+        if into is not None and name in into and into[name].shape == tensor.shape:
+            into[name].copy_(tensor)
+    declared = None if into is None else {name: list(t.shape) for name, t in into.items()}
+    if declared is not None and got != declared:
+        raise ValueError(f"the encoder returned {got}, its adapter declares {declared}")
 
 
 def addresses_of(metadata: object, names: Sequence[str]) -> dict[str, int]:

@@ -24,7 +24,7 @@ for fp32 on CUDA, which is not modelled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -37,6 +37,7 @@ from ..ops.attention import PackedAttention
 from ..ops.kernels import running_as_on
 from .adapter import EncoderGraphIOAdapter, EncoderMetadataProvider
 from .buckets import Bucket
+from .captured import drain
 from .memory_model import CachingAllocator, MemoryEvent, memory_events, peak_bytes
 
 GRAPH_BYTES = 1 << 19
@@ -129,7 +130,7 @@ class PlannableTower(Protocol):
 
     def run_region(
         self, inputs: Mapping[str, torch.Tensor], metadata: Any
-    ) -> Mapping[str, torch.Tensor]:
+    ) -> Iterator[tuple[str, torch.Tensor]]:
         """The region that is captured.
 
         Args:
@@ -137,8 +138,8 @@ class PlannableTower(Protocol):
                 spec.
             metadata: What the metadata provider built.
 
-        Returns:
-            Tensors [rows, *shape] by the names of the adapter's output specs, dtype of the spec.
+        Yields:
+            Names of the adapter's output specs and tensors [rows, *shape], dtype of the spec.
         """
         ...
 
@@ -228,7 +229,7 @@ def _trace(tower: PlannableTower, bucket: Bucket, device: torch.device) -> _Trac
         metadata = tower.make_metadata_provider().build(bucket, slots)
         views = adapter.view_inputs(inputs, bucket)
         events = memory_events(
-            lambda: tower.run_region(views, metadata), conv_scratch=device.type == "cuda"
+            lambda: drain(tower.run_region(views, metadata)), conv_scratch=device.type == "cuda"
         )
     return _Traced(arenas, events)
 

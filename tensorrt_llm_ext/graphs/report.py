@@ -23,6 +23,7 @@ class BucketReport(BaseModel):
     capture_ms: float | None = Field(None, description="Warm-up and capture, milliseconds.")
     replay_ms: float | None = Field(None, description="Median replay of a full bucket.")
     eager_ms: float | None = Field(None, description="Median eager run of the same full bucket.")
+    variant: str = Field("", description="Form that was fastest: library of matrix products.")
     memory_bytes: int | None = Field(
         None, description="Device memory that its capture added, largest first; None: not measured."
     )

@@ -13,13 +13,15 @@ import torch
 from .adapter import EncoderGraphIOAdapter, EncoderMetadataProvider, Tensors
 from .backends import GraphBackend, plain_mode, profiler_range
 from .buckets import Bucket
-from .captured import CapturedBucket, CaptureTimes, addresses_of
+from .captured import CapturedBucket, CaptureTimes, Outputs, addresses_of, drain
 from .layout import AttentionLayout, EncoderItem, Replay
+from .variants import VariantChoices, capture_fastest
 
 M = TypeVar("M")
-EncoderFn = Callable[[Mapping[str, torch.Tensor], Any], Mapping[str, torch.Tensor]]
+EncoderFn = Callable[[Mapping[str, torch.Tensor], Any], Outputs]
 
-_TIMED_RUNS = 3  # one is enough where timings decide nothing
+_TIMED_RUNS = 5  # one is enough where timings decide nothing; the first uploads the graph
+_CLOSE = 1.2  # eager runs that are slower by this factor are timed once
 
 
 class CaptureError(RuntimeError):
@@ -44,18 +46,21 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         backend: GraphBackend,
         device: torch.device,
         eager_metadata: Callable[[AttentionLayout], Any],
+        choices: VariantChoices,
         warmup_steps: int = 2,
         enable_padding: bool = True,
     ) -> None:
         """Makes a runner without graphs.
 
         Args:
-            encoder_fn: (static inputs, metadata) -> outputs by name: the region to capture.
+            encoder_fn: (static inputs, metadata) -> outputs by name, all at once or one by one: the
+                region to capture.
             metadata_provider: Builds and refreshes the attention metadata.
             adapter: Shapes, buffers, padding and copying.
             backend: Records and replays.
             device: Where the buffers live.
             eager_metadata: Attention layout -> metadata of an eager run, for its timing.
+            choices: Forms of buckets that are known to be fastest.
             warmup_steps: Runs before each capture.
             enable_padding: Off: a step is replayed only at exactly its bucket's tokens.
         """
@@ -65,6 +70,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         self._backend = backend
         self._device = device
         self._eager_metadata = eager_metadata
+        self._choices = choices
         self._warmup_steps = warmup_steps
         self._exact = not enable_padding
         self._inputs: Tensors = {}
@@ -113,13 +119,21 @@ class MultimodalEncoderGraphRunner(Generic[M]):
                 ) from error
             yield bucket, times
 
+    def forms(self, buckets: Iterable[Bucket]) -> list[Bucket]:
+        """The largest bucket for each form of attention: together they load all there is to."""
+        found: dict[object, Bucket] = {}
+        for bucket in sorted(buckets, reverse=True):
+            metadata = self._provider.build(bucket, self._adapter.num_segment_slots(bucket))
+            found.setdefault(getattr(metadata, "attention", None), bucket)
+        return list(found.values())
+
     def rehearse(self, bucket: Bucket) -> None:
         """Runs a bucket once without capture or static buffers, so that libraries are loaded."""
         inputs = self._adapter.allocate_inputs(bucket.num_tokens, self._device)
         metadata = self._provider.build(bucket, self._adapter.num_segment_slots(bucket))
         self._provider.refresh_in_place(metadata, self._adapter.full_layout(bucket))
         with plain_mode(self._device):
-            self._backend.run(lambda: self._encoder_fn(inputs, metadata))
+            self._backend.run(lambda: drain(self._encoder_fn(inputs, metadata)))
 
     def _capture_one(self, bucket: Bucket) -> CaptureTimes:
         start = time.perf_counter()
@@ -135,25 +149,30 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         outputs = adapter.view_outputs(self._outputs, bucket.num_tokens)
 
         def body() -> None:
-            results = self._encoder_fn(inputs, metadata)
-            got, declared = ({n: list(t.shape) for n, t in x.items()} for x in (results, outputs))
-            if got != declared:
-                raise ValueError(f"the encoder returned {got}, its adapter declares {declared}")
-            for name, out in outputs.items():
-                out.copy_(results[name])
+            drain(self._encoder_fn(inputs, metadata), into=outputs)
 
-        graph = self._backend.capture(body, warmup_steps=self._warmup_steps)
-        addresses = addresses_of(metadata, self._provider.graph_critical_attrs)
-        self._captured[bucket] = CapturedBucket(graph, body, inputs, outputs, metadata, addresses)
-        capture_ms = (time.perf_counter() - start) * 1e3
-        repeats = _TIMED_RUNS if self._backend.accelerated else 1
-        if self._backend.accelerated:
-            graph.replay()  # the first one uploads the graph
-        replay_ms = self._backend.time_ms(graph.replay, repeats=repeats)
-        eager_ms = self._backend.time_ms(
-            lambda: self._encoder_fn(inputs, self._eager_metadata(full)), repeats=repeats
+        backend = self._backend
+        repeats = _TIMED_RUNS if backend.accelerated else 1
+        variants = self._choices.candidates(bucket, backend.variants(bucket.num_tokens))
+        best = capture_fastest(
+            backend, body, variants, warmup_steps=self._warmup_steps, repeats=repeats
         )
-        return CaptureTimes(capture_ms, replay_ms, eager_ms, self._backend.accelerated)
+        if len(variants) > 1:
+            self._choices.note(bucket, best.variant, best.search_seconds)
+        addresses = addresses_of(metadata, self._provider.graph_critical_attrs)
+        self._captured[bucket] = CapturedBucket(
+            best.graph, best.region, inputs, outputs, metadata, addresses
+        )
+        capture_ms = (time.perf_counter() - start) * 1e3
+
+        def eager() -> None:
+            drain(self._encoder_fn(inputs, self._eager_metadata(full)))
+
+        eager_ms = backend.time_ms(eager, repeats=1)
+        if repeats > 1 and eager_ms < _CLOSE * best.replay_ms:
+            eager_ms = backend.time_ms(eager, repeats=repeats)
+        accelerated, variant = backend.accelerated, best.variant
+        return CaptureTimes(capture_ms, best.replay_ms, eager_ms, accelerated, None, variant)
 
     def self_check(self, bucket: Bucket) -> list[str]:
         """Outputs of a bucket whose replay on random inputs is not the eager run's, bit for bit."""

@@ -183,6 +183,14 @@ class StaticGraphBackend:
         with self.session():
             body()
 
+    def variants(self, num_tokens: int) -> tuple[str, ...]:
+        """One."""
+        return ("default",)
+
+    def in_variant(self, variant: str) -> contextlib.AbstractContextManager[None]:
+        """Nothing to choose."""
+        return contextlib.nullcontext()
+
     def capture(self, body: Callable[[], None], *, warmup_steps: int) -> CapturedGraph:
         """See the protocol.
 

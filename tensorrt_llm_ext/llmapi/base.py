@@ -146,6 +146,7 @@ RowCount = Annotated[int, PydanticField(ge=1, le=MAX_ROWS), _WHOLE]
 WarmupSteps = Annotated[int, PydanticField(ge=1, le=1000), _WHOLE]
 Seed = Annotated[int, PydanticField(ge=0, lt=2**63), _WHOLE]
 Number = Annotated[float, Strict(), PydanticField(allow_inf_nan=False)]
+SearchSeconds = Annotated[float, Strict(), PydanticField(ge=0, le=3600, allow_inf_nan=False)]
 
 _BYTE_UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 # The digit limits keep every accepted string at or below MAX_BYTES.

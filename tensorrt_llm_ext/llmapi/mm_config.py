@@ -13,6 +13,7 @@ from tensorrt_llm_ext.llmapi.base import (
     Field,
     GraphMemoryLimit,
     RowCount,
+    SearchSeconds,
     StrictBaseModel,
     WarmupSteps,
     config_error,
@@ -124,6 +125,14 @@ class MultimodalEncoderCudaGraphConfig(StrictBaseModel):
         False,
         description="After capture, replay every bucket on random input and compare it with the "
         "eager run of the same bucket; one that differs is dropped and logged as an error.",
+        status="prototype",
+    )
+
+    search_seconds: SearchSeconds = Field(
+        10.0,
+        description="Time that capture may spend on looking for the fastest form of its buckets. "
+        "What it finds is kept on disk (TRTLLM_EXT_CACHE_DIR, by default "
+        "~/.cache/tensorrt_llm_ext) for the same device, versions and encoder. 0: none.",
         status="prototype",
     )
 

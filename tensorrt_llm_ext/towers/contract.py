@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, cast
 
 import torch
@@ -18,6 +18,7 @@ from ..ops.kernels import references_only
 from .checkpoint import DiskTensors, disk_tensors_of
 from .metadata import PackedMetadataProvider
 from .output import ItemOutput
+from .packed_blocks import PackedBlocks
 
 
 class EncoderContract(abc.ABC):
@@ -57,22 +58,39 @@ class EncoderContract(abc.ABC):
             Tensors by the names of the adapter's output specs, [rows, *shape], dtype of the spec.
         """
 
-    def run_region(
+    def encoder_outputs(
         self, inputs: Mapping[str, torch.Tensor], metadata: Any
-    ) -> Mapping[str, torch.Tensor]:
-        """``encoder_forward``, fused or not as ``fused_layers`` says.
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """The outputs of ``encoder_forward`` one by one, for a tower that has some before others.
+
+        What is taken away at once does not take memory until the end.
 
         Args:
             inputs: As of ``encoder_forward``: [rows, *shape], dtype of the spec.
             metadata: Likewise.
 
-        Returns:
-            What it returns: [rows, *shape], dtype of the spec.
+        Yields:
+            Names and tensors [rows, *shape], dtype of the spec.
+        """
+        yield from self.encoder_forward(inputs, metadata).items()
+
+    def run_region(
+        self, inputs: Mapping[str, torch.Tensor], metadata: Any
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """``encoder_outputs``, fused or not as ``fused_layers`` says.
+
+        Args:
+            inputs: As of ``encoder_forward``: [rows, *shape], dtype of the spec.
+            metadata: Likewise.
+
+        Yields:
+            Names and tensors [rows, *shape], dtype of the spec.
         """
         if self.fused_layers is not False:
-            return self.encoder_forward(inputs, metadata)
+            yield from self.encoder_outputs(inputs, metadata)
+            return
         with references_only():
-            return self.encoder_forward(inputs, metadata)
+            yield from self.encoder_outputs(inputs, metadata)
 
     @abc.abstractmethod
     def pack_item(self, item: Mapping[str, Any]) -> EncoderItem:
@@ -105,6 +123,12 @@ class EncoderContract(abc.ABC):
             Its value where it is a constant rather than a weight: same shape, any dtype.
         """
         return None
+
+    def lay_out_weights(self) -> None:
+        """Puts weights where kernels like them, before a capture; values and shapes stay."""
+        for part in self._module.modules():
+            if isinstance(part, PackedBlocks) and self.fused_layers is not False:
+                part.lay_out_weights()
 
     def attention(self, *, captured: bool) -> PackedAttention:
         """Form of attention inside a graph, or outside."""

@@ -26,6 +26,7 @@ from ..graphs.packer import Packer
 from ..graphs.replay_log import log_encode_call
 from ..graphs.report import EncoderStats, TowerReport
 from ..graphs.runner import CaptureError, MultimodalEncoderGraphRunner
+from ..graphs.variants import VariantChoices
 from ..llmapi.mm_config import MultimodalConfig, MultimodalEncoderCudaGraphConfig
 from ..ops.packed_metadata import PackedAttnMetadata, make_metadata
 from .contract import EncoderContract
@@ -182,6 +183,8 @@ class MultimodalEncoderMixin(EncoderContract):
             accelerated=backend.accelerated,
             attention=self.attention(captured=True).name,
         )
+        self.lay_out_weights()
+        choices = VariantChoices.of(self._module, self.device, entry.search_seconds)
         runner = MultimodalEncoderGraphRunner(
             encoder_fn=self.run_region,
             metadata_provider=self.make_metadata_provider(),
@@ -189,6 +192,7 @@ class MultimodalEncoderMixin(EncoderContract):
             backend=backend,
             device=self.device,
             eager_metadata=self.make_eager_metadata,
+            choices=choices,
             warmup_steps=entry.warmup_steps,
             enable_padding=entry.enable_padding,
         )
@@ -201,6 +205,7 @@ class MultimodalEncoderMixin(EncoderContract):
             report.status, report.reason = "eager", str(error)
             self._no_bucket_reason = EagerReason.CAPTURE_FAILED
         else:
+            choices.save()
             self._runner, self._pool = runner, (self.device, backend)
             self._captured_weights = WeightAddresses(self._module)
             self._no_bucket_reason = EagerReason.SLOWER_THAN_EAGER  # where no bucket was kept
@@ -344,8 +349,8 @@ class MultimodalEncoderMixin(EncoderContract):
         inputs = self._adapter.allocate_inputs(num_tokens, self.device)
         self._adapter.fill(inputs, items, step.runs)
         metadata = self.make_eager_metadata(self._adapter.segment_lengths(items, step.runs))
-        outputs = self.run_region(inputs, metadata)
-        self._adapter.read(dict(outputs), step.runs, sinks)
+        outputs = dict(self.run_region(inputs, metadata))
+        self._adapter.read(outputs, step.runs, sinks)
 
     def dry_run(self, num_tokens: int) -> None:
         """Makes one eager step of zeros that no counter sees: its memory is what others take.
@@ -363,7 +368,7 @@ class MultimodalEncoderMixin(EncoderContract):
             for tensor in inputs.values():
                 if tensor.is_floating_point():  # as rows come: a cast on the device takes memory
                     tensor.copy_(torch.zeros(tensor.shape), non_blocking=True)
-            self.run_region(inputs, self.make_eager_metadata(adapter.full_layout(bucket)))
+            dict(self.run_region(inputs, self.make_eager_metadata(adapter.full_layout(bucket))))
 
     def make_eager_metadata(self, segment_lengths: AttentionLayout) -> Any:
         """Metadata of one eager run; an encoder with a provider of its own makes its kind.

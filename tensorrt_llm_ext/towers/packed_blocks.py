@@ -10,7 +10,7 @@ two buffers are alive at most. Shape letters: T tokens, C width, F MLP width, H 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import cast
 
 import torch
@@ -27,8 +27,6 @@ from .packed_vit import PackedBlock, PackedViTConfig
 _SLICE_BYTES = 128 << 20
 _ROW_STEP = 256  # of slices: whole tiles of a matrix product
 
-OnBlock = Callable[[int, torch.Tensor], None]
-
 
 class PackedBlocks(nn.ModuleList):
     """``depth`` blocks."""
@@ -38,6 +36,14 @@ class PackedBlocks(nn.ModuleList):
         super().__init__(PackedBlock(config) for _ in range(config.depth))
         self.config = config
 
+    def lay_out_weights(self) -> None:
+        """See ``PackedMLP.lay_out_weights``; only where blocks are fused."""
+        for module in self:
+            block = cast(PackedBlock, module)
+            weight = block.mlp.linear_fc1.weight
+            if has_kernels(weight.device, weight.dtype):
+                block.mlp.lay_out_weights()
+
     def run(
         self,
         x: torch.Tensor,
@@ -46,8 +52,7 @@ class PackedBlocks(nn.ModuleList):
         *,
         fused: bool | None = None,
         taps: Collection[int] = (),
-        on_tap: OnBlock | None = None,
-    ) -> torch.Tensor:
+    ) -> Iterator[torch.Tensor]:
         """All blocks.
 
         Args:
@@ -55,24 +60,24 @@ class PackedBlocks(nn.ModuleList):
             angles: Of rope, for T tokens, or None.
             metadata: Layout of the batch.
             fused: Whether to fuse; None: where there are kernels for it.
-            taps: Blocks whose output is wanted.
-            on_tap: Receives the index of such a block and its output [T, C], dtype of the weights,
-                valid during the call.
+            taps: Blocks whose output is wanted too.
 
-        Returns:
-            [T, C], dtype of the weights.
+        Yields:
+            Outputs of those blocks in their order, then of the last: [T, C] each, dtype of the
+            weights, valid until the next one is asked for.
         """
         if has_kernels(x.device, x.dtype) if fused is None else fused:
-            return _FusedRun(self.config, x, angles, metadata).run(self, taps, on_tap)
+            yield from _FusedRun(self.config, x, angles, metadata).run(self, taps)
+            return
         tables = None if angles is None else angles.tables()
         prepared = metadata.attention.prepare(metadata, x.shape[0])
         for index, block in enumerate(self):
             x = block(x, tables, metadata, prepared)
             if self.config.clamp_fp16:
                 x = clamp_fp16(x)
-            if on_tap is not None and index in taps:
-                on_tap(index, x)
-        return x
+            if index in taps:
+                yield x
+        yield x
 
 
 def clamp_fp16(x: torch.Tensor) -> torch.Tensor:
@@ -114,18 +119,16 @@ class _FusedRun:
         # Normed rows, then attended ones: they are not needed at the same time.
         self.narrow = torch.empty_like(x)
 
-    def run(
-        self, blocks: Iterable[nn.Module], taps: Collection[int], on_tap: OnBlock | None
-    ) -> torch.Tensor:
+    def run(self, blocks: Iterable[nn.Module], taps: Collection[int]) -> Iterator[torch.Tensor]:
         for index, module in enumerate(blocks):
             block = cast(PackedBlock, module)
             self._attend(block)
             self._transform(block)
             if self.config.clamp_fp16:
                 clamp_fp16(self.x)
-            if on_tap is not None and index in taps:
-                on_tap(index, complete(self.x, lacking=self.lacking, out=self.narrow))
-        return complete(self.x, lacking=self.lacking, out=self.narrow)
+            if index in taps:
+                yield complete(self.x, lacking=self.lacking, out=self.narrow)
+        yield complete(self.x, lacking=self.lacking, out=self.narrow)
 
     def _norm(self, norm: nn.Module) -> torch.Tensor:
         weight = cast(torch.Tensor, norm.weight)
@@ -164,14 +167,18 @@ class _FusedRun:
 
     def _transform(self, block: PackedBlock) -> None:
         mlp, c = block.mlp, self.config
-        first, second = mlp.linear_fc1, mlp.linear_fc2
+        first, bias, second = mlp.filled_up() or (
+            mlp.linear_fc1.weight,
+            mlp.linear_fc1.bias,
+            mlp.linear_fc2.weight,
+        )
         normed = self._norm(block.norm2)
         for x, rows in zip(self.x.split(self.mlp_rows), normed.split(self.mlp_rows), strict=True):
-            inner = self._wide(rows.shape[0], first.out_features)
+            inner = self._wide(rows.shape[0], first.shape[0])
             if c.gated_mlp:
-                project(rows, first.weight, first.bias, out=inner)
+                project(rows, first, bias, out=inner)
                 inner = gate_(inner, c.activation, c.gate_limit)
             else:
-                project_and_activate(rows, first.weight, first.bias, c.activation, out=inner)
-            accumulate_(x, inner, second.weight)
-        self.lacking.skip(second.bias)
+                project_and_activate(rows, first, bias, c.activation, out=inner)
+            accumulate_(x, inner, second)
+        self.lacking.skip(mlp.linear_fc2.bias)

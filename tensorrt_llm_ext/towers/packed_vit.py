@@ -8,7 +8,7 @@ Shape letters: T tokens (rows before the merger), C width, H heads, D head size,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -16,6 +16,8 @@ from torch import nn
 from ..ops.activation import ACTIVATIONS
 from ..ops.packed_metadata import PackedAttnMetadata
 from ..ops.rope import AxialAngles, rotate
+
+_ALIGNED = 128  # columns
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,20 @@ class PackedSelfAttention(nn.Module):
         return self.proj(attended.reshape(x.shape))
 
 
+class MLPWeights(NamedTuple):
+    """Weights of an MLP whose inner width F is filled up.
+
+    Attributes:
+        first: [F', C].
+        bias: Of the first, [F'].
+        second: [C, F'].
+    """
+
+    first: torch.Tensor
+    bias: torch.Tensor
+    second: torch.Tensor
+
+
 class PackedMLP(nn.Module):
     """Two linear layers around an activation; gate and up are one layer, gate first."""
 
@@ -142,6 +158,41 @@ class PackedMLP(nn.Module):
         self.act = ACTIVATIONS[activation]
         self.gated = gated
         self.gate_limit = gate_limit
+        self._filled_up: MLPWeights | None = None
+
+    @torch.no_grad()
+    def lay_out_weights(self) -> None:
+        """Moves the weights into storage with room for an aligned F, where F is not.
+
+        The parameters stay what they are, as views. cuBLAS takes 4 to 7 % less for up to 1024 rows
+        of 4352 columns than of 4304 (H200).
+        """
+        first, second, bias = self.linear_fc1, self.linear_fc2, self.linear_fc1.bias
+        width = first.out_features
+        room = -width % _ALIGNED
+        if not room or self.gated or bias is None or self.filled_up() is not None:
+            return
+        pad = torch.nn.functional.pad
+        filled = MLPWeights(
+            pad(first.weight, (0, 0, 0, room)), pad(bias, (0, room)), pad(second.weight, (0, room))
+        )
+        first.weight.data = filled.first[:width]
+        bias.data = filled.bias[:width]
+        second.weight.data = filled.second[:, :width]
+        self._filled_up = filled
+
+    def filled_up(self) -> MLPWeights | None:
+        """The weights with an aligned F, zeros beyond; None where they have no such room.
+
+        Returns:
+            [F', C], [F'] and [C, F'], dtype of the weights, in the storage of the parameters.
+        """
+        found = self._filled_up
+        if found is None:
+            return None
+        parameters = (self.linear_fc1.weight, self.linear_fc1.bias, self.linear_fc2.weight)
+        same = (p.data_ptr() == f.data_ptr() for p, f in zip(parameters, found, strict=True))
+        return found if all(same) else None  # a parameter was rebound since
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Transforms every token.

@@ -164,7 +164,7 @@ class Qwen3AudioTower(MultimodalEncoderMixin, nn.Module):
         slices = zip(*(inputs[name].split(_CONV_SLICE) for name in names), strict=True)
         x = torch.cat([self._convolve(*part) for part in slices])  # [N, 13, C]
         x = (x + self.positions.on(x.device).to(x.dtype)).flatten(0, 1)  # [T, C]
-        x = self.blocks.run(x, None, metadata, fused=self.fused_layers)
+        (x,) = self.blocks.run(x, None, metadata, fused=self.fused_layers)
         x = self.proj1(apply_norm(self.ln_post, x))
         x = activate_(x, self.config.activation_function)
         return {"features": self.proj2(x)}

@@ -235,7 +235,8 @@ class RadioTower(MultimodalEncoderMixin, nn.Module):
         add_taps_(x, self.pos_embed.weight, inputs["table_rows"], inputs["table_weights"])
         learned = self.learned(inputs["learned_row"][:, 0].clamp(min=0))
         x = torch.where(is_patch, x, learned)
-        return {"hidden": self.blocks.run(x, None, metadata, fused=self.fused_layers)}
+        (x,) = self.blocks.run(x, None, metadata, fused=self.fused_layers)
+        return {"hidden": x}
 
     def _condition(self, pixels: torch.Tensor) -> torch.Tensor:
         """Normalises pixels per channel in fp32: [T, P] -> [T, P], dtype of pixels."""

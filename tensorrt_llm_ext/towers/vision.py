@@ -9,7 +9,7 @@ values, O output width, U merge unit (merge * merge), K taps.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any, Literal, Protocol, cast
 
 import numpy as np
@@ -260,21 +260,31 @@ class PatchGridTower(GridTower):
         Returns:
             ``features`` and ``deepstack_{i}``, [T / U, O] each, dtype of the weights.
         """
-        pixels = inputs["pixel_values"]
-        x = self.embed(pixels)
+        return dict(self.encoder_outputs(inputs, metadata))
+
+    def encoder_outputs(
+        self, inputs: Mapping[str, torch.Tensor], metadata: PackedAttnMetadata
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """See the mixin and ``encoder_forward``: deepstack outputs come first.
+
+        Args:
+            inputs: [T, ...] each, dtypes as of ``encoder_forward``.
+            metadata: Layout of the segments.
+
+        Yields:
+            Names and tensors [T / U, O], dtype of the weights.
+        """
+        x = self.embed(inputs["pixel_values"])
         if self.num_taps:
             add_taps_(x, self.position_table(), inputs["table_rows"], inputs["table_weights"])
         angles = None if self.rope is None else self.rope(inputs["positions"])
-        outputs: dict[str, torch.Tensor] = {}
-
-        def on_tap(index: int, output: torch.Tensor) -> None:
-            outputs[f"deepstack_{len(outputs)}"] = self.tap(index, output)
-
-        x = self.blocks.run(
-            x, angles, metadata, fused=self.fused_layers, taps=self.taps, on_tap=on_tap
-        )
-        outputs["features"] = self.tail(x)
-        return outputs
+        taps = sorted(self.taps)
+        found = self.blocks.run(x, angles, metadata, fused=self.fused_layers, taps=taps)
+        for ordinal, (index, output) in enumerate(zip((*taps, None), found, strict=True)):
+            if index is None:
+                yield "features", self.tail(output)
+            else:
+                yield f"deepstack_{ordinal}", self.tap(index, output)
 
     def table_taps(
         self, height: int, width: int, rows: int, **how: Any

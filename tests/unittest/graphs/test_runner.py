@@ -15,6 +15,7 @@ from tensorrt_llm_ext.graphs.buckets import Bucket
 from tensorrt_llm_ext.graphs.layout import Replay
 from tensorrt_llm_ext.graphs.packer import Packer
 from tensorrt_llm_ext.graphs.runner import CaptureError, MultimodalEncoderGraphRunner
+from tensorrt_llm_ext.graphs.variants import VariantChoices
 from tensorrt_llm_ext.ops.attention import BlockMaskAttention, SegmentAttention
 from tensorrt_llm_ext.ops.packed_metadata import make_metadata
 from tensorrt_llm_ext.towers.metadata import PackedMetadataProvider
@@ -72,6 +73,7 @@ class Bench:
         self.inputs, self.calls = {}, []
         self.function = kwargs.pop("encoder_fn", self.tower.encoder_forward)
         self.runner = MultimodalEncoderGraphRunner(
+            choices=VariantChoices("test", 0.0),
             encoder_fn=self.forward,
             metadata_provider=self.provider,
             adapter=self.adapter,

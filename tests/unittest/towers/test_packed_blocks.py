@@ -54,18 +54,15 @@ def make_layout(attention: Any = None) -> PackedAttnMetadata:
     return metadata
 
 
-def run(blocks: PackedBlocks, x: torch.Tensor, **how: Any) -> tuple[torch.Tensor, dict[int, Any]]:
+def run(
+    blocks: PackedBlocks, x: torch.Tensor, **how: Any
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
     c = blocks.config
     angles = None
     if c.rope_theta is not None:
         positions = torch.arange(2 * TOKENS, dtype=torch.int32).view(TOKENS, 2) % 11
         angles = AxialRope(c.head_dim, c.rope_theta)(positions)
-    tapped: dict[int, torch.Tensor] = {}
-
-    def on_tap(index: int, output: torch.Tensor) -> None:
-        tapped[index] = output.clone()
-
-    out = blocks.run(x.clone(), angles, make_layout(), on_tap=on_tap, **how)
+    *tapped, out = (y.clone() for y in blocks.run(x.clone(), angles, make_layout(), **how))
     return out, tapped
 
 
@@ -80,9 +77,9 @@ def test_fused_blocks_are_the_plain_ones(knobs: dict[str, Any]) -> None:
     plain, plain_taps = run(blocks, x, fused=False, taps=(0, 2))
     fused, fused_taps = run(blocks, x, fused=True, taps=(0, 2))
     assert relative(fused, plain) < 1e-6
-    assert list(fused_taps) == list(plain_taps) == [0, 2]
-    for index, tapped in plain_taps.items():
-        assert relative(fused_taps[index], tapped) < 1e-6
+    assert len(plain_taps) == 2
+    for tapped, expected in zip(fused_taps, plain_taps, strict=True):
+        assert relative(tapped, expected) < 1e-6
 
 
 @pytest.mark.parametrize("knobs", KNOBS.values(), ids=KNOBS)
@@ -147,6 +144,64 @@ def test_fp16_is_clamped(fused: bool) -> None:
     for block in blocks:
         block.mlp.linear_fc2.weight.fill_(1e4)
     x = torch.randn(TOKENS, SIZES["width"]).half()
-    out = blocks.run(x, None, make_layout(BlockMaskAttention()), fused=fused)
+    (out,) = blocks.run(x, None, make_layout(BlockMaskAttention()), fused=fused)
     assert torch.isfinite(out).all()
     assert out.abs().max() == 64512  # 65504 - 1000 as fp16 has it
+
+
+# ---- weights laid out for the kernels ----------------------------------------------------------
+
+
+def test_an_mlp_width_is_filled_up_and_nothing_changes() -> None:
+    mlp = make_blocks(QWEN)[0].mlp
+    before = {name: value.clone() for name, value in mlp.state_dict().items()}
+    mlp.lay_out_weights()
+    filled = mlp.filled_up()
+    assert filled is not None
+    assert [t.shape for t in filled] == [(128, 48), (128,), (48, 128)]
+    assert not any(t.any() for t in (filled.first[80:], filled.bias[80:], filled.second[:, 80:]))
+    for name, value in mlp.state_dict().items():
+        assert torch.equal(value, before[name])
+    mlp.lay_out_weights()
+    assert mlp.filled_up() is filled  # once is enough
+
+
+def test_fused_blocks_read_the_filled_up_weights() -> None:
+    """In place updates reach them; a rebound parameter is read where it is."""
+    blocks = make_blocks(QWEN)
+    x = torch.randn(TOKENS, SIZES["width"])
+    for block in blocks:
+        block.mlp.lay_out_weights()
+    for change in ("nothing", "in place", "rebound"):
+        mlp = blocks[1].mlp
+        if change == "in place":
+            mlp.linear_fc1.weight.mul_(1.5)
+            mlp.linear_fc2.weight.add_(0.1)
+        elif change == "rebound":
+            mlp.linear_fc1.weight.data = mlp.linear_fc1.weight.data * 2
+            assert mlp.filled_up() is None
+        else:
+            mlp.filled_up().first[80:] = 9.0  # seen: it is these that are read
+            assert relative(run(blocks, x, fused=True)[0], run(blocks, x, fused=False)[0]) < 1e-6
+            mlp.filled_up().second[:, 80:] = 1.0
+            assert relative(run(blocks, x, fused=True)[0], run(blocks, x, fused=False)[0]) > 1e-3
+            mlp.filled_up().second[:, 80:] = 0.0
+        assert relative(run(blocks, x, fused=True)[0], run(blocks, x, fused=False)[0]) < 1e-6
+
+
+@pytest.mark.parametrize(
+    "knobs", [{"mlp_width": 128}, GLM_5, {"mlp_bias": False}], ids=["even", "gated", "no bias"]
+)
+def test_what_is_not_filled_up(knobs: dict[str, Any]) -> None:
+    mlp = make_blocks(knobs)[0].mlp
+    mlp.lay_out_weights()
+    assert mlp.filled_up() is None
+
+
+def test_weights_are_laid_out_where_there_are_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = make_blocks(QWEN)
+    blocks.lay_out_weights()
+    assert blocks[0].mlp.filled_up() is None  # CPU
+    monkeypatch.setattr(packed_blocks, "has_kernels", lambda *where: True)
+    blocks.lay_out_weights()
+    assert all(block.mlp.filled_up() is not None for block in blocks)

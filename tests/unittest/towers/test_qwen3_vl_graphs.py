@@ -18,6 +18,7 @@ from tensorrt_llm_ext.graphs.buckets import Bucket
 from tensorrt_llm_ext.graphs.layout import Replay
 from tensorrt_llm_ext.graphs.packer import Packer
 from tensorrt_llm_ext.graphs.runner import MultimodalEncoderGraphRunner
+from tensorrt_llm_ext.graphs.variants import VariantChoices
 from tensorrt_llm_ext.llmapi.mm_config import MultimodalConfig
 from tensorrt_llm_ext.ops.attention import PackedAttention, SegmentAttention, attention_for
 from tensorrt_llm_ext.towers import load_tower, setup_mm_encoder_cuda_graphs
@@ -49,6 +50,7 @@ def run_in_bucket(
 ) -> list[Any]:
     """One dirty, padded bucket; per-segment attention cannot be captured, so its body is run."""
     runner = MultimodalEncoderGraphRunner(
+        choices=VariantChoices("test", 0.0),
         encoder_fn=tower.encoder_forward,
         metadata_provider=PackedMetadataProvider(attention, CPU),
         adapter=tower.make_io_adapter(),

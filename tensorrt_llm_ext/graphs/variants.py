@@ -1,0 +1,194 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which form of a bucket is fastest: tried when it is captured, remembered on disk.
+
+A backend can capture the same region in several forms (today: by the library that multiplies
+matrices). None is fastest for all shapes, and which one is can only be measured.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from .backends import CapturedGraph, GraphBackend
+from .buckets import Bucket
+
+logger = logging.getLogger(__name__)
+
+CACHE_VARIABLE = "TRTLLM_EXT_CACHE_DIR"
+WORTH_CHANGING = 0.99
+"""A form has to be faster than the first by this factor: timings are no better than that."""
+
+
+def signature_of(module: nn.Module, device: torch.device) -> str:
+    """What decides which forms are fastest: device, versions, and the shapes of all weights.
+
+    Args:
+        module: The encoder.
+        device: Where it runs.
+
+    Returns:
+        A short digest.
+    """
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    weights = [(n, list(p.shape), str(p.dtype)) for n, p in module.named_parameters()]
+    facts = [name, torch.__version__, torch.version.cuda, type(module).__qualname__, weights]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+
+def cache_dir() -> Path:
+    """``$TRTLLM_EXT_CACHE_DIR``, by default ``~/.cache/tensorrt_llm_ext``."""
+    chosen = os.environ.get(CACHE_VARIABLE)
+    return Path(chosen) if chosen else Path.home() / ".cache" / "tensorrt_llm_ext"
+
+
+class VariantChoices:
+    """The fastest form of each bucket of one encoder."""
+
+    def __init__(self, signature: str, search_seconds: float) -> None:
+        """Reads what an earlier start-up found.
+
+        Args:
+            signature: See ``signature_of``.
+            search_seconds: Time for trying forms that nobody has tried; then the first is taken.
+        """
+        self._path = cache_dir() / f"variants-{signature}.json"
+        self._left = search_seconds
+        self._known = _read(self._path)
+        self._saved = dict(self._known)
+
+    @classmethod
+    def of(cls, module: nn.Module, device: torch.device, search_seconds: float) -> VariantChoices:
+        """Those of an encoder on a device; see ``signature_of`` and the constructor."""
+        return cls(signature_of(module, device), search_seconds)
+
+    def candidates(self, bucket: Bucket, variants: Sequence[str]) -> tuple[str, ...]:
+        """Forms to capture.
+
+        Args:
+            bucket: The shape.
+            variants: All forms there are, the usual one first.
+
+        Returns:
+            The one that is known to be fastest; all of them while there is time; the first.
+        """
+        known = self._known.get(_key(bucket))
+        if known is not None and known in variants:
+            return (known,)
+        return tuple(variants) if self._left > 0 else tuple(variants[:1])
+
+    def note(self, bucket: Bucket, variant: str, seconds: float) -> None:
+        """Remembers a choice among several.
+
+        Args:
+            bucket: The shape.
+            variant: Its fastest form.
+            seconds: What trying the others took.
+        """
+        self._known[_key(bucket)] = variant
+        self._left -= seconds
+
+    def save(self) -> None:
+        """Writes new choices down, if that is possible."""
+        if self._known == self._saved:
+            return
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(
+                "w", dir=self._path.parent, suffix=".tmp", delete=False, encoding="utf-8"
+            ) as file:
+                json.dump(self._known, file, indent=1, sort_keys=True)
+            os.replace(file.name, self._path)  # another process may be writing the same
+        except OSError as error:
+            logger.info("cannot remember the fastest forms in %s: %s", self._path, error)
+            return
+        self._saved = dict(self._known)
+
+
+class Captured(NamedTuple):
+    """The fastest form of a region.
+
+    Attributes:
+        graph: Its recording.
+        region: The same, not recorded.
+        variant: Its name.
+        replay_ms: A replay, milliseconds.
+        search_seconds: What the other forms took.
+    """
+
+    graph: CapturedGraph
+    region: Callable[[], None]
+    variant: str
+    replay_ms: float
+    search_seconds: float
+
+
+def capture_fastest(
+    backend: GraphBackend,
+    body: Callable[[], None],
+    variants: Sequence[str],
+    *,
+    warmup_steps: int,
+    repeats: int,
+) -> Captured:
+    """Captures a region in several forms and keeps the fastest.
+
+    Args:
+        backend: Records and times.
+        body: The region.
+        variants: Forms to try, the usual one first.
+        warmup_steps: Runs before each capture.
+        repeats: Replays timed.
+
+    Returns:
+        The fastest; the others have given their memory back.
+    """
+    best: Captured | None = None
+    start = time.perf_counter()
+    for variant in variants:
+        region = partial(_in_variant, backend, variant, body)
+        graph = backend.capture(region, warmup_steps=warmup_steps)
+        if best is None:
+            start = time.perf_counter()
+        replay_ms = backend.time_ms(graph.replay, repeats=repeats)
+        if best is not None and replay_ms >= WORTH_CHANGING * best.replay_ms:
+            graph.reset()
+            continue
+        if best is not None:
+            best.graph.reset()
+        best = Captured(graph, region, variant, replay_ms, 0.0)
+    if best is None:
+        raise ValueError("there has to be a form to capture")
+    return best._replace(search_seconds=time.perf_counter() - start)
+
+
+def _in_variant(backend: GraphBackend, variant: str, body: Callable[[], None]) -> None:
+    with backend.in_variant(variant):
+        body()
+
+
+def _key(bucket: Bucket) -> str:
+    return f"{bucket.num_tokens}x{bucket.max_segments}x{bucket.max_segment_len}"
+
+
+def _read(path: Path) -> dict[str, str]:
+    try:
+        found: Any = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        logger.warning("ignoring %s: %s", path, error)
+        return {}
+    return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}

@@ -1,0 +1,196 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""Forms of a bucket: the fastest is kept, and remembered."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tensorrt_llm_ext.graphs.buckets import Bucket
+from tensorrt_llm_ext.graphs.capture import AS_FAST, _overtaken
+from tensorrt_llm_ext.graphs.captured import CaptureTimes
+from tensorrt_llm_ext.graphs.static_backend import StaticGraphBackend
+from tensorrt_llm_ext.graphs.variants import (
+    VariantChoices,
+    cache_dir,
+    capture_fastest,
+    signature_of,
+)
+
+BUCKET = Bucket(64, 4)
+FORMS = ("usual", "other")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRTLLM_EXT_CACHE_DIR", str(tmp_path / "made" / "here"))
+
+
+class TimedBackend(StaticGraphBackend):
+    """Replays take as long as the form they were captured in."""
+
+    accelerated = True
+
+    def __init__(self, **milliseconds: float) -> None:
+        super().__init__()
+        self.milliseconds = milliseconds
+        self.form = "none"
+        self.ran: list[str] = []
+        self.kept: list[str] = []
+
+    def variants(self, num_tokens: int) -> tuple[str, ...]:
+        return tuple(self.milliseconds)
+
+    @contextlib.contextmanager
+    def in_variant(self, variant: str) -> Iterator[None]:
+        self.form = variant
+        yield
+        self.form = "none"
+
+    def capture(self, body: Any, *, warmup_steps: int) -> Any:
+        graph = super().capture(body, warmup_steps=warmup_steps)
+        form = self.ran[-1]
+        self.kept.append(form)
+        graph.form = form
+        graph.reset = lambda: self.kept.remove(form)  # type: ignore[method-assign]
+        return graph
+
+    def time_ms(self, body: Any, *, repeats: int) -> float:
+        return self.milliseconds[body.__self__.form]
+
+
+def capture(backend: TimedBackend, variants: tuple[str, ...]) -> Any:
+    def body() -> None:
+        backend.ran.append(backend.form)
+        torch.zeros(2).add_(1)
+
+    return capture_fastest(backend, body, variants, warmup_steps=1, repeats=1)
+
+
+@pytest.mark.parametrize(
+    ("usual", "other", "kept"),
+    [(2.0, 1.0, "other"), (1.0, 2.0, "usual"), (1.0, 0.995, "usual"), (1.0, 0.98, "other")],
+)
+def test_the_fastest_form_is_kept(usual: float, other: float, kept: str) -> None:
+    """Another form has to be faster than the usual one by more than timings differ."""
+    backend = TimedBackend(usual=usual, other=other)
+    best = capture(backend, FORMS)
+    assert (best.variant, best.replay_ms) == (kept, min(usual, other) if kept == "other" else usual)
+    assert backend.kept == [kept]
+    assert backend.ran == ["usual", "usual", "other", "other"]
+    best.region()  # what is not captured runs in the same form
+    assert backend.ran[-1] == kept
+
+
+def test_one_form_is_not_searched() -> None:
+    backend = TimedBackend(usual=1.0)
+    assert capture(backend, ("usual",)).variant == "usual"
+    with pytest.raises(ValueError, match="a form to capture"):
+        capture(backend, ())
+
+
+def test_choices_are_remembered_for_the_same_encoder_and_device() -> None:
+    first = VariantChoices("abc", search_seconds=10)
+    assert first.candidates(BUCKET, FORMS) == FORMS
+    first.note(BUCKET, "other", 1.0)
+    assert first.candidates(BUCKET, FORMS) == ("other",)
+    first.save()
+    again = VariantChoices("abc", search_seconds=0)
+    assert again.candidates(BUCKET, FORMS) == ("other",)
+    assert again.candidates(BUCKET, ("usual",)) == ("usual",)  # that form is gone
+    assert again.candidates(Bucket(64, 5), FORMS) == ("usual",)
+    assert VariantChoices("xyz", search_seconds=10).candidates(BUCKET, FORMS) == FORMS
+
+
+def test_search_stops_when_its_time_is_over() -> None:
+    choices = VariantChoices("abc", search_seconds=1.0)
+    choices.note(Bucket(32, 4), "usual", 0.6)
+    assert choices.candidates(BUCKET, FORMS) == FORMS
+    choices.note(BUCKET, "usual", 0.6)
+    assert choices.candidates(Bucket(128, 4), FORMS) == ("usual",)
+    assert VariantChoices("abc", search_seconds=0).candidates(BUCKET, FORMS) == ("usual",)
+
+
+@pytest.mark.parametrize("content", ["{", "[1]", '{"a": '])
+def test_a_broken_file_is_ignored(content: str, caplog: pytest.LogCaptureFixture) -> None:
+    cache_dir().mkdir(parents=True)
+    path = cache_dir() / "variants-abc.json"
+    path.write_text(content)
+    with caplog.at_level(logging.WARNING):
+        choices = VariantChoices("abc", search_seconds=10)
+    assert choices.candidates(BUCKET, FORMS) == FORMS
+    assert ("ignoring" in caplog.text) is (content != "[1]")
+    choices.note(BUCKET, "other", 1.0)
+    choices.save()
+    assert json.loads(path.read_text()) == {"64x4xNone": "other"}
+    assert list(cache_dir().iterdir()) == [path]
+
+
+def test_a_folder_that_cannot_be_written_stops_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TRTLLM_EXT_CACHE_DIR", str(tmp_path / "file" / "below"))
+    with caplog.at_level(logging.INFO):
+        choices = VariantChoices("abc", search_seconds=10)
+        choices.note(BUCKET, "other", 1.0)
+        choices.save()
+    assert "cannot remember the fastest forms" in caplog.text
+    assert choices.candidates(BUCKET, FORMS) == ("other",)
+
+
+def test_nothing_new_writes_nothing() -> None:
+    VariantChoices("abc", search_seconds=10).save()
+    assert not cache_dir().exists()
+
+
+def test_default_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRTLLM_EXT_CACHE_DIR")
+    assert cache_dir() == Path.home() / ".cache" / "tensorrt_llm_ext"
+
+
+def test_signature_depends_on_shapes_and_dtype() -> None:
+    device = torch.device("cpu")
+    one = signature_of(torch.nn.Linear(2, 3), device)
+    assert one == signature_of(torch.nn.Linear(2, 3), device)
+    others = (
+        torch.nn.Linear(3, 2),
+        torch.nn.Linear(2, 3).half(),
+        torch.nn.Linear(2, 3, bias=False),
+    )
+    assert len({one, *(signature_of(m, device) for m in others)}) == 4
+
+
+# ---- buckets that a larger one replaces ----------------------------------------------------------
+
+
+def overtaken(*buckets: tuple[Bucket, float]) -> dict[Bucket, str]:
+    return _overtaken({b: CaptureTimes(1.0, ms, 9.0) for b, ms in buckets})
+
+
+def test_a_bucket_goes_when_the_next_is_as_fast() -> None:
+    small, middle, large = Bucket(64, 4), Bucket(96, 4), Bucket(128, 4)
+    assert overtaken((small, 1.0), (middle, 1.3), (large, 1.2)) == {middle: "128x4 is as fast"}
+    assert overtaken((small, 1.0), (large, 1.0 * AS_FAST)) == {small: "128x4 is as fast"}
+    assert overtaken((small, 1.0), (large, 1.001 * AS_FAST)) == {}
+
+
+def test_what_replaces_it_has_to_be_kept_and_to_serve_all_of_it() -> None:
+    a, b, c = Bucket(64, 4), Bucket(96, 4), Bucket(128, 4)
+    # Each is within 3 % of the next, but a is not of c, which is the one that stays.
+    assert overtaken((a, 1.0), (b, 1.02), (c, 1.04)) == {b: "128x4 is as fast"}
+    assert overtaken((Bucket(64, 8), 1.0), (Bucket(128, 4), 1.0)) == {}  # segments
+    short, long = Bucket(128, 4, 32), Bucket(64, 4, 64)
+    assert overtaken((long, 1.0), (short, 1.0)) == {}  # longest segment
+    assert overtaken((Bucket(64, 4), 1.0), (Bucket(128, 4, 32), 1.0)) == {}
+    assert overtaken((Bucket(64, 4, 32), 1.0), (Bucket(128, 4, 128), 1.0)) == {
+        Bucket(64, 4, 32): "128x4 is as fast"
+    }
