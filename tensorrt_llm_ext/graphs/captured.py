@@ -4,16 +4,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
 from .adapter import Tensors
 from .backends import CapturedGraph
+from .layout import AttentionLayout
 
 M = TypeVar("M")
+EncoderFn = Callable[[Mapping[str, torch.Tensor], Any], Mapping[str, torch.Tensor]]
 
 
 WORTH_EAGER = 0.98
@@ -84,6 +86,35 @@ class CapturedBucket(Generic[M]):
     outputs: Tensors
     metadata: M
     addresses: dict[str, int]
+    _held: AttentionLayout = field(default=None, init=False)
+    _stamps: list[int] | None = field(default=None, init=False)
+
+    def refresh(
+        self, layout: AttentionLayout, refresh_in_place: Callable[[M, AttentionLayout], None]
+    ) -> None:
+        """Brings a layout into the metadata, unless that is what it holds.
+
+        Args:
+            layout: Segment lengths that fill the bucket.
+            refresh_in_place: The provider's.
+
+        Raises:
+            RuntimeError: The provider, or somebody else, moved a tensor that the graph reads.
+        """
+        if self._stamps == self._stamp() and (layout is self._held or layout == self._held):
+            return
+        self._stamps = None  # should the refresh fail
+        refresh_in_place(self.metadata, layout)
+        self.check_addresses()
+        self._held, self._stamps = layout, self._stamp()
+
+    def _stamp(self) -> list[int]:
+        """Address of each tensor and how often it was written."""
+        stamps: list[int] = []
+        for name in self.addresses:
+            tensor = getattr(self.metadata, name)
+            stamps += (tensor.data_ptr(), tensor._version)
+        return stamps
 
     def check_addresses(self) -> None:
         """Raises RuntimeError when a refresh moved a tensor instead of writing into it."""
@@ -109,3 +140,20 @@ class CapturedBucket(Generic[M]):
         replayed = {name: tensor.clone() for name, tensor in self.outputs.items()}
         self.body()
         return [n for n, tensor in self.outputs.items() if not torch.equal(replayed[n], tensor)]
+
+
+def reading_only(encoder_fn: EncoderFn) -> EncoderFn:
+    """Refuses an encoder that writes into its inputs: what they hold is not written every time."""
+
+    def checked(inputs: Mapping[str, torch.Tensor], metadata: Any) -> Mapping[str, torch.Tensor]:
+        before = {name: tensor._version for name, tensor in inputs.items()}
+        results = encoder_fn(inputs, metadata)
+        written = [name for name, tensor in inputs.items() if tensor._version != before[name]]
+        if written:
+            raise ValueError(
+                f"the encoder writes into its inputs {written}: they are static, and only what "
+                "changes is written into them for a request. Write into a copy."
+            )
+        return results
+
+    return checked

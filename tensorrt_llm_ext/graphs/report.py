@@ -67,6 +67,17 @@ class EncoderStats(BaseModel):
     real_tokens: int = Field(0, description="Tokens of the items, before any merger.")
     padded_tokens: int = Field(0, description="Slack tokens that replays computed on top.")
 
+    def add(self, other: EncoderStats) -> None:
+        """Adds the counts of another."""
+        # Without pydantic's assignment, which takes 0.7 us a field in the path of every request.
+        mine, theirs = self.__dict__, other.__dict__
+        for name in ("items", "segments", "real_tokens", "padded_tokens"):
+            mine[name] += theirs[name]
+        for name in ("replays", "eager"):
+            counts = mine[name]
+            for key, count in theirs[name].items():
+                counts[key] = counts.get(key, 0) + count
+
     def record(self, num_items: int, steps: Sequence[Step]) -> None:
         """Counts one encode call."""
         self.items += num_items

@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -13,11 +14,12 @@ import torch
 from .adapter import EncoderGraphIOAdapter, EncoderMetadataProvider, Tensors
 from .backends import GraphBackend, plain_mode, profiler_range
 from .buckets import Bucket
-from .captured import CapturedBucket, CaptureTimes, addresses_of
+from .captured import CapturedBucket, CaptureTimes, EncoderFn, addresses_of, reading_only
 from .layout import AttentionLayout, EncoderItem, Replay
+from .prepared import PreparedReplay
+from .staging import HeldInputs
 
 M = TypeVar("M")
-EncoderFn = Callable[[Mapping[str, torch.Tensor], Any], Mapping[str, torch.Tensor]]
 
 _TIMED_RUNS = 3  # one is enough where timings decide nothing
 
@@ -31,7 +33,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
 
     One arena of static inputs and one of static outputs, made for the largest bucket, serve all
     buckets; each graph works on the first rows. Metadata is built per bucket, sized from it, and
-    refreshed in place. Every bound that a capture bakes is checked in ``replay``, through
+    refreshed in place. Every bound that a capture bakes is checked in ``prepare``, through
     ``Bucket.rejects``, and nowhere else.
     """
 
@@ -59,7 +61,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
             warmup_steps: Runs before each capture.
             enable_padding: Off: a step is replayed only at exactly its bucket's tokens.
         """
-        self._encoder_fn = encoder_fn
+        self._encoder_fn = reading_only(encoder_fn)
         self._provider = metadata_provider
         self._adapter = adapter
         self._backend = backend
@@ -69,6 +71,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         self._exact = not enable_padding
         self._inputs: Tensors = {}
         self._outputs: Tensors = {}
+        self._held: HeldInputs | None = None
         self._arena_tokens = 0
         self._captured: dict[Bucket, CapturedBucket[M]] = {}
 
@@ -111,14 +114,17 @@ class MultimodalEncoderGraphRunner(Generic[M]):
                 raise CaptureError(
                     f"capture of bucket {bucket.label} failed: {type(error).__name__}: {error}"
                 ) from error
+            if self._held is None:
+                inputs = self._inputs
+                self._held = HeldInputs(inputs, partial(self._adapter.clear, inputs))
             yield bucket, times
 
     def rehearse(self, bucket: Bucket) -> None:
         """Runs a bucket once without capture or static buffers, so that libraries are loaded."""
-        inputs = self._adapter.allocate_inputs(bucket.num_tokens, self._device)
-        metadata = self._provider.build(bucket, self._adapter.num_segment_slots(bucket))
-        self._provider.refresh_in_place(metadata, self._adapter.full_layout(bucket))
         with plain_mode(self._device):
+            inputs = self._adapter.allocate_inputs(bucket.num_tokens, self._device)
+            metadata = self._provider.build(bucket, self._adapter.num_segment_slots(bucket))
+            self._provider.refresh_in_place(metadata, self._adapter.full_layout(bucket))
             self._backend.run(lambda: self._encoder_fn(inputs, metadata))
 
     def _capture_one(self, bucket: Bucket) -> CaptureTimes:
@@ -164,51 +170,72 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         """Gives up one bucket, which nothing replays yet."""
         self._captured.pop(bucket).graph.reset()
 
+    def prepare(self, step: Replay, items: Sequence[EncoderItem]) -> PreparedReplay:
+        """Checks a step and does what depends on its layout alone.
+
+        Args:
+            step: What is to be replayed.
+            items: A batch that the step's runs point into.
+
+        Returns:
+            What ``replay`` takes, until the bucket is dropped or released.
+
+        Raises:
+            ValueError: The step breaks a bound of its bucket, or the bucket is not captured.
+        """
+        captured = self._captured.get(step.bucket)
+        if captured is None:
+            raise self._not_captured(step.bucket)
+        broken = step.bucket.rejects(step.load, exact=self._exact)
+        if broken is not None:
+            raise ValueError(
+                f"{step.load} does not fit bucket {tuple(step.bucket)}: {broken.value}"
+            )
+        return PreparedReplay.of(step, captured, self._adapter, items)
+
     def replay(
         self,
-        step: Replay,
+        prepared: PreparedReplay,
         items: Sequence[EncoderItem],
-        sinks: Tensors,
+        sinks: Sequence[torch.Tensor],
         *,
         uncaptured: bool = False,
     ) -> None:
         """Fills the bucket's buffers, replays its graph and copies the results out.
 
         Args:
-            step: What to replay.
-            items: The batch that the step's runs point into.
-            sinks: Caller's tensors by output name, items end to end; dtype and shape of the
-                adapter's output specs: [batch tokens / tokens_per_row, *shape].
+            prepared: What to replay.
+            items: The batch, laid out as the one it was prepared for.
+            sinks: Caller's tensors, one for each of the adapter's ``output_blocks``, items end to
+                end: [names, batch tokens / tokens_per_row, *shape], dtype of the block's spec.
             uncaptured: Run the captured function on the same buffers without the graph.
 
         Raises:
-            ValueError: The step breaks a bound of its bucket, or the bucket is not captured.
-            RuntimeError: The metadata provider moved a tensor that the graph reads.
+            ValueError: The bucket was dropped or released since.
+            RuntimeError: An item's rows are not what its segments say, or a tensor of the metadata
+                that the graph reads was moved.
         """
-        captured = self._captured.get(step.bucket)
-        if captured is None:
-            raise ValueError(
-                f"bucket {step.bucket.label} is not captured; there are "
-                f"{[b.label for b in self.buckets]}"
-            )
-        broken = step.bucket.rejects(step.load, exact=self._exact)
-        if broken is not None:
-            raise ValueError(
-                f"{step.load} does not fit bucket {tuple(step.bucket)}: {broken.value}"
-            )
-        name = f"encoder replay {step.bucket.label}"
-        with profiler_range(self._device, name), self._backend.session(), torch.no_grad():
-            self._adapter.fill(captured.inputs, items, step.runs)
-            lengths = self._adapter.segment_lengths(items, step.runs)
-            padded = self._adapter.pad(step.bucket, lengths)
-            self._provider.refresh_in_place(captured.metadata, padded)
-            captured.check_addresses()
+        captured, bucket = prepared.captured, prepared.step.bucket
+        if self._captured.get(bucket) is not captured or self._held is None:
+            raise self._not_captured(bucket)
+        with (
+            profiler_range(self._device, prepared.label),
+            self._backend.session(),
+            plain_mode(self._device),
+        ):
+            self._held.stage(prepared.placement, bucket.num_tokens, items)
+            captured.refresh(prepared.attention, self._provider.refresh_in_place)
             if uncaptured:
-                with plain_mode(self._device):
-                    captured.body()
+                captured.body()
             else:
                 captured.graph.replay()
-            self._adapter.read(captured.outputs, step.runs, sinks)
+            for copy in prepared.copies:
+                copy.into(sinks)
+
+    def _not_captured(self, bucket: Bucket) -> ValueError:
+        return ValueError(
+            f"bucket {bucket.label} is not captured; there are {[b.label for b in self.buckets]}"
+        )
 
     def release(self) -> None:
         """Gives graphs and buffers back; does nothing the second time."""
@@ -217,4 +244,4 @@ class MultimodalEncoderGraphRunner(Generic[M]):
             for captured in self._captured.values():
                 captured.graph.reset()
             self._captured.clear()
-            self._inputs, self._outputs = {}, {}
+            self._inputs, self._outputs, self._held = {}, {}, None

@@ -4,10 +4,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+
+from ..graphs.layout import EncoderItem
+
+
+def pack_all(
+    pack_item: Callable[[Mapping[str, Any]], EncoderItem], items: Sequence[Mapping[str, Any]]
+) -> list[EncoderItem]:
+    """Packs a batch; the ValueError of a malformed item names its index."""
+    packed: list[EncoderItem] = []
+    try:
+        for item in items:
+            packed.append(pack_item(item))
+    except ValueError as error:
+        raise ValueError(f"item {len(packed)}: {error}") from None
+    return packed
 
 
 def check_keys(item: Any, *expected: str) -> None:

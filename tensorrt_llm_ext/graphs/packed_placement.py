@@ -1,0 +1,209 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""Staging of packed inputs: rows that come with the items, and layouts kept on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+
+from .cache import BoundedLRU
+from .layout import EncoderItem
+from .staging import Placement, copy_joined
+
+if TYPE_CHECKING:
+    from .adapter import EncoderGraphTensorSpec
+
+LAYOUT_CACHE_BYTES = 64 << 20
+
+BuildLayout = Callable[[Hashable, int, int], Mapping[str, np.ndarray]]
+
+
+class LayoutPart(NamedTuple):
+    """Consecutive segments of an item, as far as its layout goes.
+
+    Attributes:
+        layout: Of the item.
+        first_segment: Of the part.
+        num_segments: In the part.
+        num_tokens: In the part.
+    """
+
+    layout: Hashable
+    first_segment: int
+    num_segments: int
+    num_tokens: int
+
+
+class LayoutParts:
+    """Layout rows of parts of items, built on the host, kept on the device they were used on."""
+
+    def __init__(self, specs: Mapping[str, EncoderGraphTensorSpec], build: BuildLayout) -> None:
+        """Takes the layout inputs, one axis of 4-byte elements each, and what makes them."""
+        self._specs = specs
+        self._build = build
+        self._kept: BoundedLRU[torch.Tensor] = BoundedLRU(
+            LAYOUT_CACHE_BYTES, lambda t: t.numel() * t.element_size()
+        )
+
+    def rows(self, part: LayoutPart, device: torch.device) -> torch.Tensor:
+        """Layout inputs of a part, side by side.
+
+        Args:
+            part: The part.
+            device: Where they are to be.
+
+        Returns:
+            int32 [tokens, widths of all layout inputs], floats as their bits.
+
+        Raises:
+            ValueError: What was built does not fit the specs.
+        """
+        rows = self._kept.get((device, part), lambda: self._upload(part, device))
+        if device.type == "cuda":
+            # The cache may drop it while this stream, not the one that made it, still reads.
+            rows.record_stream(torch.cuda.current_stream(device))
+        return rows
+
+    def _upload(self, part: LayoutPart, device: torch.device) -> torch.Tensor:
+        rows = torch.from_numpy(self._packed(part))
+        if device.type != "cuda":
+            return rows
+        # Pinned, so that the copy neither blocks nor counts as a synchronisation.
+        return rows.pin_memory().to(device, non_blocking=True)
+
+    def _packed(self, part: LayoutPart) -> np.ndarray:
+        layout, first_segment, num_segments, num_tokens = part
+        built = self._build(layout, first_segment, num_segments)
+        columns = []
+        for name, spec in self._specs.items():
+            array, dtype = built[name], str(spec.dtype).removeprefix("torch.")
+            if array.shape != (num_tokens, *spec.shape) or array.dtype != dtype:
+                raise ValueError(
+                    f"build_layout made {name!r} as {array.dtype} {list(array.shape)} for layout "
+                    f"{layout!r}; its spec and the segments need {dtype} "
+                    f"{[num_tokens, *spec.shape]}"
+                )
+            columns.append(np.ascontiguousarray(array).view(np.int32))
+        return np.concatenate(columns, axis=1)
+
+
+class RowSpan(NamedTuple):
+    """Tokens that are copied from one item in one piece.
+
+    Attributes:
+        item: Index of the item in the batch.
+        item_token: First of them within the rows of the item.
+        token: First of them within the step.
+        num_tokens: How many.
+    """
+
+    item: int
+    item_token: int
+    token: int
+    num_tokens: int
+
+
+class RowCopy:
+    """The copy of one row input."""
+
+    def __init__(
+        self,
+        name: str,
+        spec: EncoderGraphTensorSpec,
+        static: torch.Tensor,
+        spans: Sequence[RowSpan],
+        num_tokens: int,
+    ) -> None:
+        """Prepares the places.
+
+        Args:
+            name: Of the input.
+            spec: Of the input.
+            static: The static input [rows, *shape], dtype of the spec.
+            spans: What comes from where, in the order of the step.
+            num_tokens: Tokens of the step, those without rows included.
+        """
+        self._name = name
+        # Item, first row, rows and their shape.
+        self._sources: list[tuple[int, int, int, tuple[int, ...]]] = []
+        self._targets: list[torch.Tensor] = []
+        self._gaps: list[torch.Tensor] = []
+        end = 0
+        for span in spans:
+            at, start, rows = (spec.rows(n) for n in (span.item_token, span.token, span.num_tokens))
+            if start > end:
+                self._gaps.append(static[end:start])
+            end = start + rows
+            self._sources.append((span.item, at, rows, (rows, *spec.shape)))
+            self._targets.append(static[start:end])
+        last = spec.rows(num_tokens)
+        if last > end:
+            self._gaps.append(static[end:last])
+        self._joined = None if self._gaps else static[:last]
+
+    def clear_gaps(self) -> None:
+        """Zeroes rows inside the step that nothing is copied to."""
+        for gap in self._gaps:
+            gap.zero_()
+
+    def copy(self, items: Sequence[EncoderItem]) -> None:
+        """Copies the rows of the items."""
+        name = self._name
+        sources = []
+        for item, at, rows, shape in self._sources:
+            source = items[item].rows[name]
+            if at or source.shape != shape:  # a part of the item, or one that is not what it says
+                source = source[at : at + rows]
+                if source.shape != shape:
+                    raise RuntimeError(
+                        f"rows {name!r} of item {item} have size "
+                        f"{list(items[item].rows[name].shape)}; its segments need "
+                        f"{list(shape)} from row {at} on"
+                    )
+            sources.append(source)
+        copy_joined(self._targets, self._joined, sources)
+
+
+class PackedPlacement(Placement):
+    """A step in packed inputs."""
+
+    def __init__(
+        self,
+        num_tokens: int,
+        parts: tuple[LayoutPart, ...],
+        copies: Sequence[RowCopy],
+        layout_rows: torch.Tensor,
+        known: LayoutParts,
+    ) -> None:
+        """Describes the step.
+
+        Args:
+            num_tokens: Of the step.
+            parts: Its parts, end to end.
+            copies: Of the row inputs.
+            layout_rows: The step's part of the layout arena, int32 [tokens, width].
+            known: Layout rows by part.
+        """
+        self.num_tokens = num_tokens
+        self.layout = parts
+        self._parts = parts
+        self._copies = copies
+        self._layout_rows = layout_rows
+        self._known = known
+
+    def write_layout(self) -> None:
+        """See the base class."""
+        for copy in self._copies:
+            copy.clear_gaps()
+        target = self._layout_rows
+        if target.shape[1]:
+            torch.cat([self._known.rows(part, target.device) for part in self._parts], out=target)
+
+    def write_rows(self, items: Sequence[EncoderItem]) -> None:
+        """See the base class."""
+        for copy in self._copies:
+            copy.copy(items)
