@@ -29,15 +29,15 @@ class BatchPlan:
         steps: In order.
         counts: What a call adds to the counters.
         names: Of the outputs, those of one block together.
-        blocks: Shape and dtype of the caller's tensor for each of the adapter's output blocks,
-            [names, batch rows, *shape].
+        blocks: Shape of the caller's tensor for each of the adapter's output blocks, [names, batch
+            rows, *shape], and an empty tensor of its dtype and device.
         sizes: Rows of each item in each block, once for each of its names.
     """
 
     steps: tuple[PreparedReplay | Eager, ...]
     counts: EncoderStats
     names: tuple[str, ...]
-    blocks: tuple[tuple[tuple[int, ...], torch.dtype], ...]
+    blocks: tuple[tuple[tuple[int, ...], torch.Tensor], ...]
     sizes: tuple[list[int], ...]
 
     @classmethod
@@ -46,6 +46,7 @@ class BatchPlan:
         adapter: EncoderGraphIOAdapter,
         items: Sequence[EncoderItem],
         steps: Sequence[PreparedReplay | Eager],
+        device: torch.device,
     ) -> BatchPlan:
         """Lays the results of a batch's steps out, as the adapter of the encoder has them."""
         tokens = [item.num_tokens for item in items]
@@ -56,7 +57,10 @@ class BatchPlan:
             tuple(steps),
             counts,
             tuple(name for block in blocks for name in block.names),
-            tuple((block.shape(sum(tokens)), block.spec.dtype) for block in blocks),
+            tuple(
+                (block.shape(sum(tokens)), torch.empty(0, dtype=block.spec.dtype, device=device))
+                for block in blocks
+            ),
             tuple([block.spec.rows(n) for n in tokens] * len(block.names) for block in blocks),
         )
 
@@ -70,9 +74,9 @@ class BatchPlan:
         """Items of the batch."""
         return self.counts.items
 
-    def allocate(self, device: torch.device) -> list[torch.Tensor]:
+    def allocate(self) -> list[torch.Tensor]:
         """The caller's blocks, of any values."""
-        return [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in self.blocks]
+        return [like.new_empty(shape) for shape, like in self.blocks]
 
     def split(self, sinks: Sequence[torch.Tensor]) -> list[Tensors]:
         """The results of each item.
@@ -90,7 +94,7 @@ class BatchPlan:
             parts = sink.flatten(0, 1).unsafe_split_with_sizes(sizes)
             columns += [parts[at : at + count] for at in range(0, len(sizes), count or 1)]
         names = self.names
-        return [dict(zip(names, parts, strict=True)) for parts in zip(*columns, strict=True)]
+        return [dict(zip(names, parts)) for parts in zip(*columns)]  # noqa: B905 - made so above
 
 
 def _plain(step: PreparedReplay | Eager) -> Step:
@@ -105,9 +109,11 @@ class BatchPlanner:
         packer: Packer,
         adapter: EncoderGraphIOAdapter,
         runner: MultimodalEncoderGraphRunner[Any] | None,
+        device: torch.device,
     ) -> None:
-        """Takes what cuts a batch, the adapter, and the graphs that the packer plans for."""
+        """Takes what cuts a batch, the adapter, the graphs there are, and where outputs go."""
         self.packer = packer
+        self._device = device
         self._adapter = adapter
         self._runner = runner
         self._plans: BoundedLRU[BatchPlan] = BoundedLRU(
@@ -120,8 +126,9 @@ class BatchPlanner:
         return self._plans.get(key, lambda: self._make(items))
 
     def _make(self, items: Sequence[EncoderItem]) -> BatchPlan:
-        steps = self.packer.plan([item.segment_lengths for item in items])
-        return BatchPlan.of(self._adapter, items, [self._prepare(step, items) for step in steps])
+        planned = self.packer.plan([item.segment_lengths for item in items])
+        steps = [self._prepare(step, items) for step in planned]
+        return BatchPlan.of(self._adapter, items, steps, self._device)
 
     def _prepare(self, step: Step, items: Sequence[EncoderItem]) -> PreparedReplay | Eager:
         if isinstance(step, Eager):

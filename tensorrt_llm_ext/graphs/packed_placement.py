@@ -12,7 +12,7 @@ import torch
 
 from .cache import BoundedLRU
 from .layout import EncoderItem
-from .staging import Placement, copy_joined
+from .staging import Placement
 
 if TYPE_CHECKING:
     from .adapter import EncoderGraphTensorSpec
@@ -128,6 +128,7 @@ class RowCopy:
             num_tokens: Tokens of the step, those without rows included.
         """
         self._name = name
+        self._static = static
         # Item, first row, rows and their shape.
         self._sources: list[tuple[int, int, int, tuple[int, ...]]] = []
         self._targets: list[torch.Tensor] = []
@@ -151,9 +152,9 @@ class RowCopy:
             gap.zero_()
 
     def copy(self, items: Sequence[EncoderItem]) -> None:
-        """Copies the rows of the items."""
-        name = self._name
-        sources = []
+        """Copies the rows of the items, in one call; from pinned memory straight to their place."""
+        name, sources, alike = self._name, [], self._joined is not None
+        dtype, device = self._static.dtype, self._static.get_device()
         for item, at, rows, shape in self._sources:
             source = items[item].rows[name]
             if at or source.shape != shape:  # a part of the item, or one that is not what it says
@@ -164,8 +165,16 @@ class RowCopy:
                         f"{list(items[item].rows[name].shape)}; its segments need "
                         f"{list(shape)} from row {at} on"
                     )
+            if source.dtype is not dtype or source.get_device() != device:
+                alike = False
             sources.append(source)
-        copy_joined(self._targets, self._joined, sources)
+        if len(sources) == 1:
+            self._targets[0].copy_(sources[0], non_blocking=True)
+        elif alike:
+            # One kernel that spreads well; the multi-tensor copy gives 64k elements to a block.
+            torch.cat(sources, out=self._joined)
+        else:
+            torch._foreach_copy_(self._targets, sources, non_blocking=True)
 
 
 class PackedPlacement(Placement):

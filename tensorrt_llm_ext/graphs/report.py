@@ -71,11 +71,12 @@ class EncoderStats(BaseModel):
         """Adds the counts of another."""
         # Without pydantic's assignment, which takes 0.7 us a field in the path of every request.
         mine, theirs = self.__dict__, other.__dict__
-        for name in ("items", "segments", "real_tokens", "padded_tokens"):
-            mine[name] += theirs[name]
-        for name in ("replays", "eager"):
-            counts = mine[name]
-            for key, count in theirs[name].items():
+        mine["items"] += theirs["items"]
+        mine["segments"] += theirs["segments"]
+        mine["real_tokens"] += theirs["real_tokens"]
+        mine["padded_tokens"] += theirs["padded_tokens"]
+        for counts, more in ((self.replays, other.replays), (self.eager, other.eager)):
+            for key, count in more.items():
                 counts[key] = counts.get(key, 0) + count
 
     def record(self, num_items: int, steps: Sequence[Step]) -> None:

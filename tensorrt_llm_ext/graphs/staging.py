@@ -95,31 +95,3 @@ class HeldInputs:
 
     def _count_writes(self) -> list[int]:
         return [tensor._version for tensor in self._tensors]
-
-
-def copy_joined(
-    targets: list[torch.Tensor], joined: torch.Tensor | None, sources: list[torch.Tensor]
-) -> None:
-    """Copies tensors to their places in as few calls as can be.
-
-    Args:
-        targets: Where they go, each of the shape of its source.
-        joined: The targets as one tensor, if they lie end to end.
-        sources: What is copied: of any dtype that converts, on any device; a pinned host tensor
-            goes straight to its place.
-    """
-    if len(sources) == 1:
-        targets[0].copy_(sources[0], non_blocking=True)
-    elif joined is not None and _alike(joined, sources):
-        # One kernel that spreads well; the multi-tensor copy gives 64k elements to a block.
-        torch.cat(sources, out=joined)
-    else:
-        torch._foreach_copy_(targets, sources, non_blocking=True)
-
-
-def _alike(joined: torch.Tensor, sources: Sequence[torch.Tensor]) -> bool:
-    dtype, device = joined.dtype, joined.get_device()
-    for source in sources:  # a generator would take twice as long, and this is in every replay
-        if source.dtype is not dtype or source.get_device() != device:
-            return False
-    return True

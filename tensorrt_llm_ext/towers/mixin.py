@@ -262,7 +262,7 @@ class MultimodalEncoderMixin(EncoderContract):
             why_eager, device = self._why_eager(eager), self.device
             with self._ordered(device), plain_mode(device):
                 batch = self._planner(why_eager).plan(packed)
-                sinks = batch.allocate(device)
+                sinks = batch.allocate()
                 for step in batch.steps:
                     if isinstance(step, Eager):
                         self._run_eager(step, packed, sinks)
@@ -326,7 +326,7 @@ class MultimodalEncoderMixin(EncoderContract):
                 eager_token_budget=self._eager_token_budget,
                 no_bucket_reason=why_eager or self._no_bucket_reason,
             )
-            self._planners[why_eager] = BatchPlanner(packer, self._adapter, runner)
+            self._planners[why_eager] = BatchPlanner(packer, self._adapter, runner, self.device)
         return self._planners[why_eager]
 
     def _run_eager(

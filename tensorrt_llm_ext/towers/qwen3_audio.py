@@ -29,6 +29,7 @@ from .output import ItemOutput
 from .packed_vit import ACTIVATIONS, Fp32Constant, PackedBlock, PackedViTConfig
 from .registry import register_tower
 
+_KEYS = frozenset({"input_features"})
 _CONV_SLICE = 16  # chunks; the first convolution's output takes 3 MB a chunk in bf16
 
 
@@ -132,7 +133,7 @@ class Qwen3AudioTower(MultimodalEncoderMixin, nn.Module):
 
     def pack_item(self, item: Mapping[str, Any]) -> EncoderItem:
         """See the class and the mixin."""
-        check_keys(item, "input_features")
+        check_keys(item, _KEYS)
         features, mel = item["input_features"], self.config.num_mel_bins
         check_float_tensor("input_features", features)
         if features.dim() != 2 or features.shape[0] != mel or features.shape[1] < 1:

@@ -11,6 +11,7 @@ tests. Shape letters: T tokens, C width, P patch values, R learned tokens a pict
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -76,7 +77,7 @@ class RadioConfig(BaseModel):
             )
         return self
 
-    @property
+    @cached_property
     def patch_dim(self) -> int:
         """P: values of one row of ``pixel_values`` (channel, y, x)."""
         return self.num_channels * self.patch_size**2

@@ -176,8 +176,8 @@ def test_replay_equals_the_eager_run_of_its_bucket_bit_for_bit(captured: tuple[s
         steps = tower.plan([item.segment_lengths for item in items])
         assert all(isinstance(step, Replay) for step in steps)
         prepared = [tower._runner.prepare(step, items) for step in steps]
-        batch = BatchPlan.of(tower._adapter, items, prepared)
-        sinks = [[t.fill_(float("nan")) for t in batch.allocate(CUDA)] for _ in range(2)]
+        batch = BatchPlan.of(tower._adapter, items, prepared, CUDA)
+        sinks = [[t.fill_(float("nan")) for t in batch.allocate()] for _ in range(2)]
         for step in prepared:
             tower._runner.replay(step, items, sinks[0])
             tower._runner.replay(step, items, sinks[1], uncaptured=True)

@@ -64,8 +64,8 @@ def run_in_bucket(
     (step,) = Packer([bucket], eager_token_budget=1).plan([p.segment_lengths for p in packed])
     assert isinstance(step, Replay)
     prepared = runner.prepare(step, packed)
-    batch = BatchPlan.of(tower.make_io_adapter(), packed, [prepared])
-    sinks = [sink.fill_(torch.nan) for sink in batch.allocate(CPU)]
+    batch = BatchPlan.of(tower.make_io_adapter(), packed, [prepared], CPU)
+    sinks = [sink.fill_(torch.nan) for sink in batch.allocate()]
     runner.replay(prepared, packed, sinks, uncaptured=isinstance(attention, SegmentAttention))
     return [tower.make_output(*both) for both in zip(packed, batch.split(sinks), strict=True)]
 
