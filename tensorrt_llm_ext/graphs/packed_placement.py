@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -49,31 +50,47 @@ class LayoutParts:
             LAYOUT_CACHE_BYTES, lambda t: t.numel() * t.element_size()
         )
 
-    def rows(self, part: LayoutPart, device: torch.device) -> torch.Tensor:
-        """Layout inputs of a part, side by side.
+    def rows(self, parts: Sequence[LayoutPart], device: torch.device) -> list[torch.Tensor]:
+        """Layout inputs of parts, side by side.
 
         Args:
-            part: The part.
+            parts: The parts.
             device: Where they are to be.
 
         Returns:
-            int32 [tokens, widths of all layout inputs], floats as their bits.
+            For each, int32 [tokens, widths of all layout inputs], floats as their bits.
 
         Raises:
             ValueError: What was built does not fit the specs.
         """
-        rows = self._kept.get((device, part), lambda: self._upload(part, device))
+        new = [part for part in dict.fromkeys(parts) if (device, part) not in self._kept]
+        made = dict(zip(new, self._upload(new, device), strict=True))
+
+        def kept(part: LayoutPart) -> torch.Tensor:
+            def make() -> torch.Tensor:
+                return made[part] if part in made else self._upload([part], device)[0]
+
+            return self._kept.get((device, part), make)
+
+        rows = [kept(part) for part in parts]
         if device.type == "cuda":
-            # The cache may drop it while this stream, not the one that made it, still reads.
-            rows.record_stream(torch.cuda.current_stream(device))
+            # The cache may drop one while this stream, not the one that made it, still reads.
+            stream = torch.cuda.current_stream(device)
+            for tensor in rows:
+                tensor.record_stream(stream)
         return rows
 
-    def _upload(self, part: LayoutPart, device: torch.device) -> torch.Tensor:
-        rows = torch.from_numpy(self._packed(part))
+    def _upload(self, parts: Sequence[LayoutPart], device: torch.device) -> list[torch.Tensor]:
+        packed = [self._packed(part) for part in parts]
         if device.type != "cuda":
-            return rows
-        # Pinned, so that the copy neither blocks nor counts as a synchronisation.
-        return rows.pin_memory().to(device, non_blocking=True)
+            return [torch.from_numpy(rows) for rows in packed]
+        if not packed:
+            return []
+        # One copy, from pinned memory, so that it neither blocks nor counts as a synchronisation;
+        # then each on its own, so that the cache can drop it.
+        joined = torch.from_numpy(np.concatenate(packed)).pin_memory()
+        joined = joined.to(device, non_blocking=True)
+        return [rows.clone() for rows in joined.split([len(rows) for rows in packed])]
 
     def _packed(self, part: LayoutPart) -> np.ndarray:
         layout, first_segment, num_segments, num_tokens = part
@@ -131,20 +148,24 @@ class RowCopy:
         self._static = static
         # Item, first row, rows and their shape.
         self._sources: list[tuple[int, int, int, tuple[int, ...]]] = []
-        self._targets: list[torch.Tensor] = []
+        self._places: list[tuple[int, int]] = []
         self._gaps: list[torch.Tensor] = []
-        end = 0
-        for span in spans:
-            at, start, rows = (spec.rows(n) for n in (span.item_token, span.token, span.num_tokens))
+        each, end = spec.tokens_per_row, 0
+        for item, item_token, token, count in spans:
+            rows, start = count // each, token // each
             if start > end:
                 self._gaps.append(static[end:start])
             end = start + rows
-            self._sources.append((span.item, at, rows, (rows, *spec.shape)))
-            self._targets.append(static[start:end])
+            self._sources.append((item, item_token // each, rows, (rows, *spec.shape)))
+            self._places.append((start, end))
         last = spec.rows(num_tokens)
         if last > end:
             self._gaps.append(static[end:last])
         self._joined = None if self._gaps else static[:last]
+
+    @cached_property
+    def _targets(self) -> list[torch.Tensor]:
+        return [self._static[start:end] for start, end in self._places]
 
     def clear_gaps(self) -> None:
         """Zeroes rows inside the step that nothing is copied to."""
@@ -210,7 +231,7 @@ class PackedPlacement(Placement):
             copy.clear_gaps()
         target = self._layout_rows
         if target.shape[1]:
-            torch.cat([self._known.rows(part, target.device) for part in self._parts], out=target)
+            torch.cat(self._known.rows(self._parts, target.device), out=target)
 
     def write_rows(self, items: Sequence[EncoderItem]) -> None:
         """See the base class."""

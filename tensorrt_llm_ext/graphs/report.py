@@ -83,12 +83,13 @@ class EncoderStats(BaseModel):
         """Counts one encode call."""
         self.items += num_items
         for step in steps:
-            self.segments += step.load.num_segments
-            self.real_tokens += step.load.num_tokens
+            num_tokens, num_segments, _ = step.load
+            self.segments += num_segments
+            self.real_tokens += num_tokens
             if isinstance(step, Replay):
                 label = step.bucket.label
                 self.replays[label] = self.replays.get(label, 0) + 1
-                self.padded_tokens += step.bucket.num_tokens - step.load.num_tokens
+                self.padded_tokens += step.bucket.num_tokens - num_tokens
             else:
                 self.eager[step.reason.value] = self.eager.get(step.reason.value, 0) + 1
 

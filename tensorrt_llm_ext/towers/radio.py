@@ -31,7 +31,7 @@ from ..graphs.adapter import EncoderGraphTensorSpec, PackedEncoderGraphIOAdapter
 from ..graphs.layout import EncoderItem
 from ..ops.attention import PackedAttnMetadata, attention_for
 from .checkpoint import DiskTensor, DiskTensors, disk_tensors_of, parse_section
-from .grid import position_taps
+from .grid import position_taps, repeated
 from .mixin import MultimodalEncoderMixin
 from .output import ItemOutput
 from .packed_vit import PackedBlock, PackedViTConfig
@@ -208,7 +208,7 @@ class RadioTower(MultimodalEncoderMixin, nn.Module):
             "table_weights": np.concatenate([weights, blank.astype(np.float32)]),
             "learned_row": np.concatenate([none, learned]).astype(np.int32),
         }
-        return {name: np.tile(array, (num_segments, 1)) for name, array in picture.items()}
+        return {name: repeated(array, num_segments) for name, array in picture.items()}
 
     def pack_item(self, item: Mapping[str, Any]) -> EncoderItem:
         """See the class and the mixin."""

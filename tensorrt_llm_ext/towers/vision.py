@@ -22,7 +22,7 @@ from ..graphs.adapter import EncoderGraphTensorSpec, PackedEncoderGraphIOAdapter
 from ..graphs.layout import EncoderItem
 from ..ops.attention import PackedAttnMetadata, attention_for
 from .checkpoint import DiskTensor, DiskTensors, disk_tensors_of
-from .grid import patch_positions, position_taps
+from .grid import patch_positions, position_taps, repeated
 from .items import check_float_tensor, check_keys
 from .mixin import MultimodalEncoderMixin
 from .output import ItemOutput
@@ -131,7 +131,7 @@ class GridTower(MultimodalEncoderMixin, nn.Module):
     ) -> dict[str, np.ndarray]:
         """Every frame pair of an item has the same layout."""
         frame = self.frame_layout(*cast(tuple[int, int], layout))
-        return {name: np.tile(array, (num_segments, 1)) for name, array in frame.items()}
+        return {name: repeated(array, num_segments) for name, array in frame.items()}
 
     def pack_item(self, item: Mapping[str, Any]) -> EncoderItem:
         """See the class and the mixin."""
