@@ -11,20 +11,28 @@ the runner knows nothing of it.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple, Protocol, TypeVar
 
-import numpy as np
 import torch
 
 from .buckets import SLACK_SEGMENTS, Bucket, bounded, ladder, short_and_long
-from .cache import BoundedLRU
-from .layout import AttentionLayout, EncoderItem, SegmentRun
+from .layout import AttentionLayout, EncoderItem, SegmentRun, joined_runs
+from .outputs import OutputBlock, output_blocks
+from .packed_placement import (
+    BuildLayout,
+    LayoutPart,
+    LayoutParts,
+    PackedPlacement,
+    RowCopy,
+    RowSpan,
+)
+from .staging import Placement
 
 M = TypeVar("M")
 Tensors = dict[str, torch.Tensor]
 
-_LAYOUT_CACHE_BYTES = 64 << 20
 _MIN_SLACK_SEGMENT = 64
 
 
@@ -127,27 +135,59 @@ class EncoderGraphIOAdapter(abc.ABC):
         """What the bucket is captured and timed with: it is filled evenly."""
         return self.pad(bucket, bucket.even_segments)
 
+    @property
+    def arena_specs(self) -> Mapping[str, EncoderGraphTensorSpec]:
+        """Tensors behind the inputs; by default the inputs."""
+        return self.input_specs
+
     def allocate_inputs(self, num_tokens: int, device: torch.device) -> Tensors:
         """Static inputs that hold ``num_tokens`` tokens, by default one for each spec."""
-        return {name: s.allocate(num_tokens, device) for name, s in self.input_specs.items()}
+        return {name: s.allocate(num_tokens, device) for name, s in self.arena_specs.items()}
 
     def view_inputs(self, arena: Tensors, bucket: Bucket) -> Tensors:
         """The part of the arena that a bucket uses (same addresses, fewer rows)."""
-        return {n: arena[n][: s.rows(bucket.num_tokens)] for n, s in self.input_specs.items()}
+        return {n: arena[n][: s.rows(bucket.num_tokens)] for n, s in self.arena_specs.items()}
 
     @abc.abstractmethod
+    def place(
+        self, inputs: Tensors, items: Sequence[EncoderItem], runs: Sequence[SegmentRun]
+    ) -> Placement:
+        """Where the runs of a step lie in the inputs, from row 0 on; holds for all such items."""
+
+    def clear(self, inputs: Tensors, first_token: int, end: int) -> None:
+        """Zeroes the rows of tokens: what nobody wrote has to be finite (0 * NaN is NaN)."""
+        for name, spec in self.arena_specs.items():
+            inputs[name][spec.rows(first_token) : spec.rows(end)].zero_()
+
     def fill(
         self, inputs: Tensors, items: Sequence[EncoderItem], runs: Sequence[SegmentRun]
     ) -> None:
         """Copies the runs into the inputs from row 0 on and clears the rows after them."""
+        placement = self.place(inputs, items, runs)
+        name, spec = next(iter(self.arena_specs.items()))
+        self.clear(inputs, placement.num_tokens, len(inputs[name]) * spec.tokens_per_row)
+        placement.write_layout()
+        placement.write_rows(items)
+
+    @cached_property
+    def output_blocks(self) -> tuple[OutputBlock, ...]:
+        """The outputs, those of one spec together."""
+        return output_blocks(self.output_specs)
 
     def allocate_outputs(self, num_tokens: int, device: torch.device) -> Tensors:
         """Zeroed tensor [num_tokens / tokens_per_row, *shape] for each output."""
-        return {name: s.allocate(num_tokens, device) for name, s in self.output_specs.items()}
+        outputs: Tensors = {}
+        for block in self.output_blocks:
+            shape, dtype = block.shape(num_tokens), block.spec.dtype
+            outputs |= block.named(torch.zeros(shape, dtype=dtype, device=device))
+        return outputs
 
     def view_outputs(self, arena: Tensors, num_tokens: int) -> Tensors:
-        """The first rows of each output, for a number of tokens."""
-        return {name: arena[name][: s.rows(num_tokens)] for name, s in self.output_specs.items()}
+        """The outputs of a number of tokens, at the start of the memory of each block."""
+        outputs: Tensors = {}
+        for block in self.output_blocks:
+            outputs |= block.named(block.behind(arena, num_tokens))
+        return outputs
 
     def read(self, outputs: Tensors, runs: Sequence[SegmentRun], sinks: Tensors) -> None:
         """Copies the rows of each run to their place in the caller's tensors.
@@ -158,24 +198,10 @@ class EncoderGraphIOAdapter(abc.ABC):
             runs: The runs of the step, in its order.
             sinks: Tensors of the whole batch by name, items end to end, same axes and dtype.
         """
-        for source, target, num_tokens in _joined(runs):
+        for source, target, num_tokens in joined_runs(runs):
             for name, spec in self.output_specs.items():
                 rows, at, to = (spec.rows(n) for n in (num_tokens, source, target))
                 sinks[name][to : to + rows].copy_(outputs[name][at : at + rows])
-
-
-def _joined(runs: Sequence[SegmentRun]) -> list[tuple[int, int, int]]:
-    """(first token in the step, first token in the batch, tokens), neighbours joined."""
-    joined: list[tuple[int, int, int]] = []
-    source = 0
-    for run in runs:
-        if joined and sum(joined[-1][1:]) == run.batch_token:
-            at, to, num_tokens = joined[-1]
-            joined[-1] = (at, to, num_tokens + run.num_tokens)
-        else:
-            joined.append((source, run.batch_token, run.num_tokens))
-        source += run.num_tokens
-    return joined
 
 
 class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
@@ -193,7 +219,7 @@ class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
         row_specs: Mapping[str, EncoderGraphTensorSpec],
         output_specs: Mapping[str, EncoderGraphTensorSpec],
         layout_specs: Mapping[str, EncoderGraphTensorSpec] | None = None,
-        build_layout: Callable[[Hashable, int, int], Mapping[str, np.ndarray]] | None = None,
+        build_layout: BuildLayout | None = None,
         unit: int = 1,
         rowless_tokens: int = 0,
         bakes_max_segment_len: bool = False,
@@ -232,12 +258,11 @@ class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
         self.output_specs = output_specs
         self.unit = unit
         self._rowless = rowless_tokens
-        self._build_layout = build_layout or (lambda layout, first_segment, num_segments: {})
         self._bakes_max_segment_len = bakes_max_segment_len
         self._short_segment_len = short_segment_len
         self._layout_width = sum(spec.shape[0] for spec in layout_specs.values())
-        self._layouts: BoundedLRU[torch.Tensor] = BoundedLRU(
-            _LAYOUT_CACHE_BYTES, lambda t: t.numel() * t.element_size()
+        self._layout_parts = LayoutParts(
+            layout_specs, build_layout or (lambda layout, first_segment, num_segments: {})
         )
 
     def buckets(
@@ -287,19 +312,19 @@ class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
         whole, rest = divmod(slack, self._slack_segment(bucket))
         return (*segment_lengths, *[self._slack_segment(bucket)] * whole, *[rest] * (rest > 0))
 
+    @property
+    def arena_specs(self) -> Mapping[str, EncoderGraphTensorSpec]:
+        """Row inputs, and one int32 arena for all layout inputs."""
+        layout = EncoderGraphTensorSpec((self._layout_width,), torch.int32)
+        return {**self.row_specs, "layout": layout}
+
     def allocate_inputs(self, num_tokens: int, device: torch.device) -> Tensors:
-        """Row inputs, and views of one int32 layout arena for the layout inputs."""
-        inputs = {name: spec.allocate(num_tokens, device) for name, spec in self.row_specs.items()}
-        inputs["layout"] = torch.zeros(
-            num_tokens, self._layout_width, dtype=torch.int32, device=device
-        )
-        return self._with_layout_views(inputs)
+        """See the base class; layout inputs are views of their arena."""
+        return self._with_layout_views(super().allocate_inputs(num_tokens, device))
 
     def view_inputs(self, arena: Tensors, bucket: Bucket) -> Tensors:
         """See the base class."""
-        inputs = {n: arena[n][: s.rows(bucket.num_tokens)] for n, s in self.row_specs.items()}
-        inputs["layout"] = arena["layout"][: bucket.num_tokens]
-        return self._with_layout_views(inputs)
+        return self._with_layout_views(super().view_inputs(arena, bucket))
 
     def _with_layout_views(self, inputs: Tensors) -> Tensors:
         start = 0
@@ -309,76 +334,39 @@ class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
             start += spec.shape[0]
         return inputs
 
-    def fill(
+    def place(
         self, inputs: Tensors, items: Sequence[EncoderItem], runs: Sequence[SegmentRun]
-    ) -> None:
+    ) -> PackedPlacement:
         """See the base class."""
         num_tokens = sum(run.num_tokens for run in runs)
-        for name, spec in self.row_specs.items():
-            end = 0
-            for item, item_token, token, count in self._row_spans(items, runs):
-                at, start, rows = (spec.rows(n) for n in (item_token, token, count))
-                inputs[name][end:start].zero_()
-                source = items[item].rows[name][at : at + rows]
-                inputs[name][start : start + rows].copy_(source, non_blocking=True)
-                end = start + rows
-            # Slack has to be finite: a masked 0 * NaN is NaN.
-            inputs[name][end:].zero_()
-        if self.layout_specs:
-            layout = self._layout(items, runs, inputs["layout"].device)
-            inputs["layout"][:num_tokens].copy_(layout)
-            inputs["layout"][num_tokens:].zero_()
+        spans = tuple(self._row_spans(items, runs))
+        return PackedPlacement(
+            num_tokens,
+            tuple(
+                LayoutPart(items[r.item].layout, r.first_segment, r.num_segments, r.num_tokens)
+                for r in runs
+            ),
+            [
+                RowCopy(name, spec, inputs[name], spans, num_tokens)
+                for name, spec in self.row_specs.items()
+            ],
+            inputs["layout"][:num_tokens],
+            self._layout_parts,
+        )
 
     def _row_spans(
         self, items: Sequence[EncoderItem], runs: Sequence[SegmentRun]
-    ) -> Iterator[tuple[int, int, int, int]]:
-        """(item, its first row, first token of the step, tokens) of what can be copied at once."""
+    ) -> Iterator[RowSpan]:
+        """What can be copied at once."""
         token = 0
         for run in runs:
             first = run.item_token - run.first_segment * self._rowless
             if not self._rowless:
-                yield run.item, first, token, run.num_tokens
+                yield RowSpan(run.item, first, token, run.num_tokens)
                 token += run.num_tokens
                 continue
             lengths = items[run.item].segment_lengths[run.first_segment :][: run.num_segments]
             for length in lengths:
-                yield run.item, first, token, length - self._rowless
+                yield RowSpan(run.item, first, token, length - self._rowless)
                 first += length - self._rowless
                 token += length
-
-    def _layout(
-        self, items: Sequence[EncoderItem], runs: Sequence[SegmentRun], device: torch.device
-    ) -> torch.Tensor:
-        key = tuple(
-            (items[r.item].layout, r.first_segment, r.num_segments, r.num_tokens) for r in runs
-        )
-
-        def build() -> torch.Tensor:
-            packed = np.concatenate([self._packed_layout(*part) for part in key])
-            tensor = torch.from_numpy(packed)
-            if device.type != "cuda":
-                return tensor
-            # Pinned, so that the copy neither blocks nor counts as a synchronisation.
-            return tensor.pin_memory().to(device, non_blocking=True)
-
-        layout = self._layouts.get((device, key), build)
-        if device.type == "cuda":
-            # The cache may drop it while this stream, not the one that made it, still reads.
-            layout.record_stream(torch.cuda.current_stream(device))
-        return layout
-
-    def _packed_layout(
-        self, layout: Hashable, first_segment: int, num_segments: int, num_tokens: int
-    ) -> np.ndarray:
-        built = self._build_layout(layout, first_segment, num_segments)
-        columns = []
-        for name, spec in self.layout_specs.items():
-            array, dtype = built[name], str(spec.dtype).removeprefix("torch.")
-            if array.shape != (num_tokens, *spec.shape) or array.dtype != dtype:
-                raise ValueError(
-                    f"build_layout made {name!r} as {array.dtype} {list(array.shape)} for layout "
-                    f"{layout!r}; its spec and the segments need {dtype} "
-                    f"{[num_tokens, *spec.shape]}"
-                )
-            columns.append(np.ascontiguousarray(array).view(np.int32))
-        return np.concatenate(columns, axis=1)

@@ -5,15 +5,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
 from .adapter import Tensors
 from .backends import CapturedGraph
+from .layout import AttentionLayout
 
 M = TypeVar("M")
+Outputs = Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]]
+"""Outputs of an encoder by name, all at once or one by one as they are ready."""
+
+EncoderFn = Callable[[Mapping[str, torch.Tensor], Any], Outputs]
 
 
 WORTH_EAGER = 0.98
@@ -45,28 +50,41 @@ class CaptureTimes(NamedTuple):
         return self.accelerated and self.eager_ms < WORTH_EAGER * self.replay_ms
 
 
-Outputs = Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]]
-"""Outputs of an encoder by name, all at once or one by one as they are ready."""
-
-
-def drain(outputs: Outputs, *, into: Tensors | None = None) -> None:
+def run_encoder(
+    encoder_fn: EncoderFn,
+    inputs: Mapping[str, torch.Tensor],
+    metadata: Any,
+    *,
+    into: Tensors | None = None,
+) -> None:
     """Runs an encoder to its end; what is copied away at once takes no memory until then.
 
     Args:
-        outputs: What the encoder gives: [rows, *shape], any float dtype.
-        into: Where the values go: tensors by name, of the same shapes; by default nowhere.
+        encoder_fn: The encoder.
+        inputs: By name, [rows, *shape], dtype of the spec.
+        metadata: Attention metadata.
+        into: Where the outputs go: tensors by name, [rows, *shape], dtype of the spec; by default
+            nowhere.
 
     Raises:
-        ValueError: The outputs are not those of ``into``.
+        ValueError: The encoder writes into its inputs, or its outputs are not those of ``into``.
     """
+    before = {name: tensor._version for name, tensor in inputs.items()}
     got: dict[str, list[int]] = {}
-    for name, tensor in outputs.items() if isinstance(outputs, Mapping) else outputs:
+    results = encoder_fn(inputs, metadata)
+    for name, tensor in results.items() if isinstance(results, Mapping) else results:
         got[name] = list(tensor.shape)
         if into is not None and name in into and into[name].shape == tensor.shape:
             into[name].copy_(tensor)
-    declared = None if into is None else {name: list(t.shape) for name, t in into.items()}
-    if declared is not None and got != declared:
+    declared = got if into is None else {name: list(t.shape) for name, t in into.items()}
+    if got != declared:
         raise ValueError(f"the encoder returned {got}, its adapter declares {declared}")
+    written = [name for name, tensor in inputs.items() if tensor._version != before[name]]
+    if written:
+        raise ValueError(
+            f"the encoder writes into its inputs {written}: they are static, and only what "
+            "changes is written into them for a request. Write into a copy."
+        )
 
 
 def addresses_of(metadata: object, names: Sequence[str]) -> dict[str, int]:
@@ -110,6 +128,35 @@ class CapturedBucket(Generic[M]):
     outputs: Tensors
     metadata: M
     addresses: dict[str, int]
+    _held: AttentionLayout = field(default=None, init=False)
+    _stamps: list[int] | None = field(default=None, init=False)
+
+    def refresh(
+        self, layout: AttentionLayout, refresh_in_place: Callable[[M, AttentionLayout], None]
+    ) -> None:
+        """Brings a layout into the metadata, unless that is what it holds.
+
+        Args:
+            layout: Segment lengths that fill the bucket.
+            refresh_in_place: The provider's.
+
+        Raises:
+            RuntimeError: The provider, or somebody else, moved a tensor that the graph reads.
+        """
+        if self._stamps == self._stamp() and (layout is self._held or layout == self._held):
+            return
+        self._stamps = None  # should the refresh fail
+        refresh_in_place(self.metadata, layout)
+        self.check_addresses()
+        self._held, self._stamps = layout, self._stamp()
+
+    def _stamp(self) -> list[int]:
+        """Address of each tensor and how often it was written."""
+        stamps: list[int] = []
+        for name in self.addresses:
+            tensor = getattr(self.metadata, name)
+            stamps += (tensor.data_ptr(), tensor._version)
+        return stamps
 
     def check_addresses(self) -> None:
         """Raises RuntimeError when a refresh moved a tensor instead of writing into it."""

@@ -9,7 +9,7 @@ A segment is a run of tokens that attend only to each other (one picture, one vi
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ segments) and brings adapter and provider of its own. Nothing else looks inside.
 """
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, slots=True)  # frozen would treble the time of making one
 class EncoderItem:
     """One picture, video or clip, checked and ready to be packed.
 
@@ -65,6 +65,20 @@ class SegmentRun:
     item_token: int
     batch_token: int
     num_tokens: int
+
+
+def joined_runs(runs: Sequence[SegmentRun]) -> list[tuple[int, int, int]]:
+    """(first token in the step, first token in the batch, tokens), neighbours joined."""
+    joined: list[tuple[int, int, int]] = []
+    source = 0
+    for run in runs:
+        if joined and sum(joined[-1][1:]) == run.batch_token:
+            at, to, num_tokens = joined[-1]
+            joined[-1] = (at, to, num_tokens + run.num_tokens)
+        else:
+            joined.append((source, run.batch_token, run.num_tokens))
+        source += run.num_tokens
+    return joined
 
 
 @dataclass(frozen=True)

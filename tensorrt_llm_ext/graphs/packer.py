@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
@@ -59,6 +60,11 @@ class Packer:
         """
         self._buckets = sorted(buckets)
         self._cost = cost or {b: b.num_tokens + _TOKENS_PER_REPLAY for b in self._buckets}
+        by_cost = sorted(self._buckets, key=lambda b: self._cost[b])
+        self._by_cost = [(self._cost[b], b.num_tokens, b.max_segments, b) for b in by_cost]
+        self._bounds = sorted(
+            (b.max_segment_len, i) for i, b in enumerate(by_cost) if b.max_segment_len is not None
+        )
         self._eager_cost = eager_cost
         self._exact = not enable_padding
         self._eager_token_budget = eager_token_budget
@@ -121,27 +127,35 @@ class Packer:
         best: list[tuple[int, float]] = [(0, 0.0)]
         choice: list[tuple[int, Bucket | None]] = [(0, None)]
         tokens = [0, *accumulate(segment.num_tokens for segment in segments)]
-        starts = [0] * len(self._buckets)
-        bounds = [(*bucket, self._cost[bucket]) for bucket in self._buckets]
+        floors = [0] * len(self._by_cost)  # first segment that a bucket's bound allows
+        exact = self._exact
         for end, segment in enumerate(segments, start=1):
             without, time = best[-1]
-            cost = (without + segment.num_tokens, time)
+            without += segment.num_tokens
             pick: tuple[int, Bucket | None] = (end - 1, None)
-            for i, (size, max_segments, longest, bucket_time) in enumerate(bounds):
+            for longest, i in self._bounds:
+                if longest >= segment.num_tokens:
+                    break
+                floors[i] = end
+            total, reached = tokens[end], end
+            for i, (bucket_time, size, max_segments, fitting) in enumerate(self._by_cost):
                 # The longest group in this bucket that ends here: what comes before it is cheapest.
-                # ``Bucket.rejects``, but incremental: this loop is the host time of a new layout.
-                start = max(starts[i], end - max_segments)
-                if longest is not None and segment.num_tokens > longest:
-                    start = end
-                while tokens[end] - tokens[start] > size:
-                    start += 1
-                starts[i] = start
-                if start == end or (self._exact and tokens[end] - tokens[start] != size):
+                # ``Bucket.rejects``, but by bisection: this loop is the host time of a new layout.
+                start = bisect_left(tokens, total - size)
+                if start < end - max_segments:
+                    start = end - max_segments
+                if start < floors[i]:
+                    start = floors[i]
+                # Without padding only the exact size; else a cheaper bucket may hold as much.
+                if start == end or (total - tokens[start] != size if exact else start >= reached):
                     continue
-                without, time = best[start][0], best[start][1] + bucket_time
-                if without < cost[0] or (without == cost[0] and time < cost[1]):
-                    cost, pick = (without, time), (start, self._buckets[i])
-            best.append(cost)
+                reached = start
+                before, so_far = best[start]
+                if before < without or (before == without and so_far + bucket_time < time):
+                    without, time, pick = before, so_far + bucket_time, (start, fitting)
+                if start == 0:
+                    break  # the others cost more
+            best.append((without, time))
             choice.append(pick)
         groups: list[tuple[Bucket | None, list[_Segment]]] = []
         end = len(segments)

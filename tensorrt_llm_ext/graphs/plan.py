@@ -37,7 +37,7 @@ from ..ops.attention import PackedAttention
 from ..ops.kernels import running_as_on
 from .adapter import EncoderGraphIOAdapter, EncoderMetadataProvider
 from .buckets import Bucket
-from .captured import drain
+from .captured import run_encoder
 from .memory_model import CachingAllocator, MemoryEvent, memory_events, peak_bytes
 
 GRAPH_BYTES = 1 << 19
@@ -229,7 +229,8 @@ def _trace(tower: PlannableTower, bucket: Bucket, device: torch.device) -> _Trac
         metadata = tower.make_metadata_provider().build(bucket, slots)
         views = adapter.view_inputs(inputs, bucket)
         events = memory_events(
-            lambda: drain(tower.run_region(views, metadata)), conv_scratch=device.type == "cuda"
+            lambda: run_encoder(tower.run_region, views, metadata),
+            conv_scratch=device.type == "cuda",
         )
     return _Traced(arenas, events)
 

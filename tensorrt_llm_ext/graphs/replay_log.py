@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from .layout import Eager, Replay, Step
+from .report import EncoderStats
 
 logger = logging.getLogger(__name__)
 _package = logging.getLogger(__name__.partition(".")[0])
@@ -27,9 +28,7 @@ _console = _Console()
 _console.setFormatter(logging.Formatter("[%(asctime)s] [%(levelname)s] %(name)s: %(message)s"))
 
 
-def log_encode_call(
-    modality: str, num_items: int, steps: Sequence[Step], padded_tokens: int
-) -> None:
+def log_encode_call(modality: str, counts: EncoderStats, steps: Sequence[Step]) -> None:
     """Logs what an encode call did, at INFO.
 
     The flag asks for the line, so it is shown unless the program has chosen otherwise: the
@@ -42,9 +41,9 @@ def log_encode_call(
     logger.info(
         "encoder %s: items=%d tokens=%d padded=%d replays=%s eager=%s",
         modality,
-        num_items,
-        sum(step.load.num_tokens for step in steps),
-        padded_tokens,
+        counts.items,
+        counts.real_tokens,
+        counts.padded_tokens,
         [step.bucket.label for step in steps if isinstance(step, Replay)],
         [step.reason.value for step in steps if isinstance(step, Eager)],
     )

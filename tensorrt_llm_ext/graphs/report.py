@@ -68,16 +68,29 @@ class EncoderStats(BaseModel):
     real_tokens: int = Field(0, description="Tokens of the items, before any merger.")
     padded_tokens: int = Field(0, description="Slack tokens that replays computed on top.")
 
+    def add(self, other: EncoderStats) -> None:
+        """Adds the counts of another."""
+        # Without pydantic's assignment, which takes 0.7 us a field in the path of every request.
+        mine, theirs = self.__dict__, other.__dict__
+        mine["items"] += theirs["items"]
+        mine["segments"] += theirs["segments"]
+        mine["real_tokens"] += theirs["real_tokens"]
+        mine["padded_tokens"] += theirs["padded_tokens"]
+        for counts, more in ((self.replays, other.replays), (self.eager, other.eager)):
+            for key, count in more.items():
+                counts[key] = counts.get(key, 0) + count
+
     def record(self, num_items: int, steps: Sequence[Step]) -> None:
         """Counts one encode call."""
         self.items += num_items
         for step in steps:
-            self.segments += step.load.num_segments
-            self.real_tokens += step.load.num_tokens
+            num_tokens, num_segments, _ = step.load
+            self.segments += num_segments
+            self.real_tokens += num_tokens
             if isinstance(step, Replay):
                 label = step.bucket.label
                 self.replays[label] = self.replays.get(label, 0) + 1
-                self.padded_tokens += step.bucket.num_tokens - step.load.num_tokens
+                self.padded_tokens += step.bucket.num_tokens - num_tokens
             else:
                 self.eager[step.reason.value] = self.eager.get(step.reason.value, 0) + 1
 

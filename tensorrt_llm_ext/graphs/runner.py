@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -13,12 +14,19 @@ import torch
 from .adapter import EncoderGraphIOAdapter, EncoderMetadataProvider, Tensors
 from .backends import GraphBackend, plain_mode, profiler_range
 from .buckets import Bucket
-from .captured import CapturedBucket, CaptureTimes, Outputs, addresses_of, drain
+from .captured import (
+    CapturedBucket,
+    CaptureTimes,
+    EncoderFn,
+    addresses_of,
+    run_encoder,
+)
 from .layout import AttentionLayout, EncoderItem, Replay
+from .prepared import PreparedReplay
+from .staging import HeldInputs
 from .variants import VariantChoices, capture_fastest
 
 M = TypeVar("M")
-EncoderFn = Callable[[Mapping[str, torch.Tensor], Any], Outputs]
 
 _TIMED_RUNS = 5  # one is enough where timings decide nothing; the first uploads the graph
 _CLOSE = 1.2  # eager runs that are slower by this factor are timed once
@@ -33,7 +41,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
 
     One arena of static inputs and one of static outputs, made for the largest bucket, serve all
     buckets; each graph works on the first rows. Metadata is built per bucket, sized from it, and
-    refreshed in place. Every bound that a capture bakes is checked in ``replay``, through
+    refreshed in place. Every bound that a capture bakes is checked in ``prepare``, through
     ``Bucket.rejects``, and nowhere else.
     """
 
@@ -75,6 +83,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         self._exact = not enable_padding
         self._inputs: Tensors = {}
         self._outputs: Tensors = {}
+        self._held: HeldInputs | None = None
         self._arena_tokens = 0
         self._captured: dict[Bucket, CapturedBucket[M]] = {}
 
@@ -117,6 +126,9 @@ class MultimodalEncoderGraphRunner(Generic[M]):
                 raise CaptureError(
                     f"capture of bucket {bucket.label} failed: {type(error).__name__}: {error}"
                 ) from error
+            if self._held is None:
+                inputs = self._inputs
+                self._held = HeldInputs(inputs, partial(self._adapter.clear, inputs))
             yield bucket, times
 
     def forms(self, buckets: Iterable[Bucket]) -> list[Bucket]:
@@ -129,11 +141,11 @@ class MultimodalEncoderGraphRunner(Generic[M]):
 
     def rehearse(self, bucket: Bucket) -> None:
         """Runs a bucket once without capture or static buffers, so that libraries are loaded."""
-        inputs = self._adapter.allocate_inputs(bucket.num_tokens, self._device)
-        metadata = self._provider.build(bucket, self._adapter.num_segment_slots(bucket))
-        self._provider.refresh_in_place(metadata, self._adapter.full_layout(bucket))
         with plain_mode(self._device):
-            self._backend.run(lambda: drain(self._encoder_fn(inputs, metadata)))
+            inputs = self._adapter.allocate_inputs(bucket.num_tokens, self._device)
+            metadata = self._provider.build(bucket, self._adapter.num_segment_slots(bucket))
+            self._provider.refresh_in_place(metadata, self._adapter.full_layout(bucket))
+            self._backend.run(lambda: run_encoder(self._encoder_fn, inputs, metadata))
 
     def _capture_one(self, bucket: Bucket) -> CaptureTimes:
         start = time.perf_counter()
@@ -149,7 +161,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         outputs = adapter.view_outputs(self._outputs, bucket.num_tokens)
 
         def body() -> None:
-            drain(self._encoder_fn(inputs, metadata), into=outputs)
+            run_encoder(self._encoder_fn, inputs, metadata, into=outputs)
 
         backend = self._backend
         repeats = _TIMED_RUNS if backend.accelerated else 1
@@ -166,7 +178,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         capture_ms = (time.perf_counter() - start) * 1e3
 
         def eager() -> None:
-            drain(self._encoder_fn(inputs, self._eager_metadata(full)))
+            run_encoder(self._encoder_fn, inputs, self._eager_metadata(full))
 
         eager_ms = backend.time_ms(eager, repeats=1)
         if repeats > 1 and eager_ms < _CLOSE * best.replay_ms:
@@ -183,51 +195,72 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         """Gives up one bucket, which nothing replays yet."""
         self._captured.pop(bucket).graph.reset()
 
+    def prepare(self, step: Replay, items: Sequence[EncoderItem]) -> PreparedReplay:
+        """Checks a step and does what depends on its layout alone.
+
+        Args:
+            step: What is to be replayed.
+            items: A batch that the step's runs point into.
+
+        Returns:
+            What ``replay`` takes, until the bucket is dropped or released.
+
+        Raises:
+            ValueError: The step breaks a bound of its bucket, or the bucket is not captured.
+        """
+        captured = self._captured.get(step.bucket)
+        if captured is None:
+            raise self._not_captured(step.bucket)
+        broken = step.bucket.rejects(step.load, exact=self._exact)
+        if broken is not None:
+            raise ValueError(
+                f"{step.load} does not fit bucket {tuple(step.bucket)}: {broken.value}"
+            )
+        return PreparedReplay.of(step, captured, self._adapter, items)
+
     def replay(
         self,
-        step: Replay,
+        prepared: PreparedReplay,
         items: Sequence[EncoderItem],
-        sinks: Tensors,
+        sinks: Sequence[torch.Tensor],
         *,
         uncaptured: bool = False,
     ) -> None:
         """Fills the bucket's buffers, replays its graph and copies the results out.
 
         Args:
-            step: What to replay.
-            items: The batch that the step's runs point into.
-            sinks: Caller's tensors by output name, items end to end; dtype and shape of the
-                adapter's output specs: [batch tokens / tokens_per_row, *shape].
+            prepared: What to replay.
+            items: The batch, laid out as the one it was prepared for.
+            sinks: Caller's tensors, one for each of the adapter's ``output_blocks``, items end to
+                end: [names, batch tokens / tokens_per_row, *shape], dtype of the block's spec.
             uncaptured: Run the captured function on the same buffers without the graph.
 
         Raises:
-            ValueError: The step breaks a bound of its bucket, or the bucket is not captured.
-            RuntimeError: The metadata provider moved a tensor that the graph reads.
+            ValueError: The bucket was dropped or released since.
+            RuntimeError: An item's rows are not what its segments say, or a tensor of the metadata
+                that the graph reads was moved.
         """
-        captured = self._captured.get(step.bucket)
-        if captured is None:
-            raise ValueError(
-                f"bucket {step.bucket.label} is not captured; there are "
-                f"{[b.label for b in self.buckets]}"
-            )
-        broken = step.bucket.rejects(step.load, exact=self._exact)
-        if broken is not None:
-            raise ValueError(
-                f"{step.load} does not fit bucket {tuple(step.bucket)}: {broken.value}"
-            )
-        name = f"encoder replay {step.bucket.label}"
-        with profiler_range(self._device, name), self._backend.session(), torch.no_grad():
-            self._adapter.fill(captured.inputs, items, step.runs)
-            lengths = self._adapter.segment_lengths(items, step.runs)
-            padded = self._adapter.pad(step.bucket, lengths)
-            self._provider.refresh_in_place(captured.metadata, padded)
-            captured.check_addresses()
+        captured, bucket = prepared.captured, prepared.step.bucket
+        if self._captured.get(bucket) is not captured or self._held is None:
+            raise self._not_captured(bucket)
+        with (
+            profiler_range(self._device, prepared.label),
+            self._backend.session(),
+            plain_mode(self._device),
+        ):
+            self._held.stage(prepared.placement, bucket.num_tokens, items)
+            captured.refresh(prepared.attention, self._provider.refresh_in_place)
             if uncaptured:
-                with plain_mode(self._device):
-                    captured.body()
+                captured.body()
             else:
                 captured.graph.replay()
-            self._adapter.read(captured.outputs, step.runs, sinks)
+            for copy in prepared.copies:
+                copy.into(sinks)
+
+    def _not_captured(self, bucket: Bucket) -> ValueError:
+        return ValueError(
+            f"bucket {bucket.label} is not captured; there are {[b.label for b in self.buckets]}"
+        )
 
     def release(self) -> None:
         """Gives graphs and buffers back; does nothing the second time."""
@@ -236,4 +269,4 @@ class MultimodalEncoderGraphRunner(Generic[M]):
             for captured in self._captured.values():
                 captured.graph.reset()
             self._captured.clear()
-            self._inputs, self._outputs = {}, {}
+            self._inputs, self._outputs, self._held = {}, {}, None

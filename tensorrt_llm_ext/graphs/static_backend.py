@@ -14,7 +14,7 @@ import contextlib
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -172,11 +172,9 @@ class StaticGraphBackend:
         """Makes a backend; it holds a lock and nothing else."""
         self._lock = threading.RLock()
 
-    @contextlib.contextmanager
-    def session(self) -> Iterator[None]:
+    def session(self) -> contextlib.AbstractContextManager[object]:
         """See the protocol."""
-        with self._lock:
-            yield
+        return self._lock
 
     def run(self, body: Callable[[], object]) -> None:
         """See the protocol."""

@@ -9,7 +9,8 @@ unused; they are attention segments of their own, and nobody reads them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import NamedTuple, cast
 
 import torch
@@ -18,6 +19,7 @@ from ..graphs.adapter import EncoderGraphIOAdapter, EncoderGraphTensorSpec, Tens
 from ..graphs.buckets import Bucket
 from ..graphs.cache import BoundedLRU
 from ..graphs.layout import EncoderItem, SegmentRun
+from ..graphs.staging import Placement
 
 _SMALL_BUCKETS = (1, 2, 4, 6, 8)  # chunks
 _CACHED_MASKS = 64
@@ -65,6 +67,79 @@ class ChunkGeometry(NamedTuple):
         whole, rest = divmod(self.num_chunks(frames), self.window_chunks)
         window = self.window_chunks * self.chunk_tokens
         return (window,) * whole + ((rest * self.chunk_tokens,) if rest else ())
+
+
+class ChunkSpan(NamedTuple):
+    """Frames of one clip that lie in chunks of a step.
+
+    Attributes:
+        item: Index of the clip in the batch.
+        frame: First of them in the clip.
+        chunk: First chunk in the step.
+        whole: Chunks that they fill.
+        rest: Frames in the chunk after those.
+    """
+
+    item: int
+    frame: int
+    chunk: int
+    whole: int
+    rest: int
+
+
+class ChunkPlacement(Placement):
+    """A step in chunked inputs: one copy per run of whole chunks, one for a short last chunk."""
+
+    def __init__(
+        self,
+        inputs: Tensors,
+        geometry: ChunkGeometry,
+        spans: Sequence[ChunkSpan],
+        masked: Hashable,
+        masks: Callable[[], tuple[torch.Tensor, torch.Tensor]],
+    ) -> None:
+        """Prepares the places.
+
+        Args:
+            inputs: Static inputs by name.
+            geometry: Sizes of the encoder.
+            spans: What comes from where, end to end.
+            masked: What the column masks depend on.
+            masks: Makes them: ``keep_half`` and ``keep_quarter``, shape and dtype of the inputs.
+        """
+        features = inputs["features"]  # [chunks, mel, frames]
+        mel, size = geometry.mel_bins, geometry.chunk_frames
+        self._masks = masks
+        self._masked = (inputs["keep_half"], inputs["keep_quarter"])
+        self._blanks: list[torch.Tensor] = []
+        # Item, first frame, end, target and its shape.
+        self._copies: list[tuple[int, int, int, torch.Tensor, tuple[int, ...]]] = []
+        chunks = 0
+        for item, frame, chunk, whole, rest in spans:
+            end, last = frame + whole * size, chunk + whole
+            if whole:
+                target = features[chunk:last].transpose(0, 1)
+                self._copies.append((item, frame, end, target, (mel, whole, size)))
+            if rest:
+                target = features[last, :, :rest]
+                self._copies.append((item, end, end + rest, target, (mel, rest)))
+                self._blanks.append(features[last, :, rest:])
+            chunks = last + (rest > 0)
+        self.num_tokens = chunks * geometry.chunk_tokens
+        self.layout = (masked, tuple((s.chunk + s.whole, s.rest) for s in spans if s.rest))
+
+    def write_layout(self) -> None:
+        """See the base class."""
+        for blank in self._blanks:
+            blank.zero_()
+        for static, mask in zip(self._masked, self._masks(), strict=True):
+            static.copy_(mask)
+
+    def write_rows(self, items: Sequence[EncoderItem]) -> None:
+        """See the base class."""
+        for item, start, end, target, shape in self._copies:
+            part = items[item].rows["input_features"][:, start:end]
+            target.copy_(part.view(shape), non_blocking=True)
 
 
 class ChunkedAudioIOAdapter(EncoderGraphIOAdapter):
@@ -161,37 +236,31 @@ class ChunkedAudioIOAdapter(EncoderGraphIOAdapter):
         whole, rest = divmod(bucket.num_tokens - sum(segment_lengths), self._window)
         return (*segment_lengths, *[self._window] * whole, *[rest] * (rest > 0))
 
-    def fill(
+    def place(
         self, inputs: Tensors, items: Sequence[EncoderItem], runs: Sequence[SegmentRun]
-    ) -> None:
-        """One copy per run of whole chunks, one for a short last chunk; nothing in between."""
-        g, features = self.geometry, inputs["features"]
-        at = 0
+    ) -> ChunkPlacement:
+        """See the base class."""
+        g = self.geometry
+        spans: list[ChunkSpan] = []
         short: list[tuple[int, int]] = []  # chunk, frames
+        at = 0
         for run in runs:
-            clip = items[run.item].rows["input_features"]
+            frames = cast(int, items[run.item].layout)
             start = run.item_token // g.chunk_tokens * g.chunk_frames
             chunks = run.num_tokens // g.chunk_tokens
-            frames = min(clip.shape[1] - start, chunks * g.chunk_frames)
-            whole, rest = divmod(frames, g.chunk_frames)
-            if whole:
-                part = clip[:, start : start + whole * g.chunk_frames]
-                part = part.unflatten(1, (whole, g.chunk_frames)).transpose(0, 1)
-                features[at : at + whole].copy_(part, non_blocking=True)
-            if rest:
-                tail = clip[:, clip.shape[1] - rest :]
-                features[at + whole, :, :rest].copy_(tail, non_blocking=True)
-                features[at + whole, :, rest:].zero_()
-            if g.mask_short_clips and clip.shape[1] < g.chunk_frames:
-                short.append((at, clip.shape[1]))
+            whole, rest = divmod(min(frames - start, chunks * g.chunk_frames), g.chunk_frames)
+            spans.append(ChunkSpan(run.item, start, at, whole, rest))
+            if g.mask_short_clips and frames < g.chunk_frames:
+                short.append((at, frames))
             at += chunks
-        features[at:].zero_()
-        for name, mask in zip(
-            ("keep_half", "keep_quarter"),
-            self._column_masks(features.shape[0], tuple(short), features),
-            strict=True,
-        ):
-            inputs[name].copy_(mask)
+        size = inputs["features"].shape[0]
+        masks = partial(self._column_masks, size, tuple(short), inputs["features"])
+        return ChunkPlacement(inputs, g, spans, (size, *short), masks)
+
+    def clear(self, inputs: Tensors, first_token: int, end: int) -> None:
+        """See the base class; masks are written for all chunks."""
+        features, each = inputs["features"], self.geometry.chunk_tokens
+        features[first_token // each : end // each].zero_()
 
     def _column_masks(
         self, num_chunks: int, short: tuple[tuple[int, int], ...], like: torch.Tensor

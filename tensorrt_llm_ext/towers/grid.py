@@ -12,6 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 _CACHED_GRIDS = 16  # a 64x64 grid takes 160 kB, with cubic taps 560 kB
+_CACHED_AXES = 256  # up to 2 kB each, for 64 places
 
 
 @lru_cache(maxsize=_CACHED_GRIDS)
@@ -26,10 +27,11 @@ def patch_positions(height: int, width: int, merge: int) -> np.ndarray:
     Returns:
         int32 [height * width, 2]: (row, column) of each patch, in merge-block order.
     """
-    rows, columns = np.mgrid[:height, :width].astype(np.int32)
-    blocks = (height // merge, merge, width // merge, merge)
-    ordered = [axis.reshape(blocks).transpose(0, 2, 1, 3).ravel() for axis in (rows, columns)]
-    return _frozen(np.stack(ordered, axis=1))
+    down, across = height // merge, width // merge
+    blocks = np.empty((down, across, merge, merge, 2), dtype=np.int32)
+    blocks[..., 0] = np.arange(height).reshape(down, 1, merge, 1)
+    blocks[..., 1] = np.arange(width).reshape(1, across, 1, merge)
+    return _frozen(blocks.reshape(-1, 2))
 
 
 @lru_cache(maxsize=_CACHED_GRIDS)
@@ -62,31 +64,37 @@ def position_taps(
         Table rows, int32 [height * width, K], and weights, float32 [height * width, K]; K is 4, or
         16 with ``cubic``.
     """
-    position = patch_positions(height, width, merge)
+    down, across = height // merge, width // merge
     sizes = (max(height, width),) * 2 if square else (height, width)
-    (rows, row_weights), (columns, column_weights) = (
-        _axis_taps(position[:, axis], sizes[axis], side, cubic, align_corners) for axis in (0, 1)
+    row_taps, column_taps = (_axis_taps(size, side, cubic, align_corners) for size in sizes)
+    # In merge-block order: [blocks down, blocks across, merge, merge, row taps, column taps].
+    rows, row_weights = (tap[:height].reshape(down, 1, merge, 1, -1, 1) for tap in row_taps)
+    columns, column_weights = (
+        tap[:width].reshape(1, across, 1, merge, 1, -1) for tap in column_taps
     )
-    index = rows[:, :, None] * side + columns[:, None, :]  # [P, taps, taps]
-    weight = row_weights[:, :, None] * column_weights[:, None, :]
-    count = len(position)
-    return _frozen(index.reshape(count, -1)), _frozen(weight.reshape(count, -1))
+    count = height * width
+    return (
+        _frozen((rows * side + columns).reshape(count, -1)),
+        _frozen((row_weights * column_weights).reshape(count, -1)),
+    )
 
 
+@lru_cache(maxsize=_CACHED_AXES)
 def _axis_taps(
-    index: np.ndarray, size: int, side: int, cubic: bool, align_corners: bool
+    size: int, side: int, cubic: bool, align_corners: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    place = index.astype(np.float32)
+    """Taps and weights of each place on an axis: int32 and float32 [size, 2 or 4]."""
+    place = np.arange(size, dtype=np.float32)
     if align_corners:
-        source = place * np.float32(side - 1) / np.float32(max(size - 1, 1))  # [P]
+        source = place * np.float32(side - 1) / np.float32(max(size - 1, 1))  # [size]
     else:
         source = (place + np.float32(0.5)) * np.float32(side) / np.float32(size) - np.float32(0.5)
     lower = np.floor(source)
     offsets = np.arange(-1, 3) if cubic else np.arange(2)
-    taps = lower.astype(np.int32)[:, None] + offsets.astype(np.int32)  # [P, 2 or 4]
+    taps = lower.astype(np.int32)[:, None] + offsets.astype(np.int32)
     distance = np.abs((source - lower)[:, None] - offsets.astype(np.float32))
     weights = _keys_kernel(distance) if cubic else (1 - distance).clip(min=0)
-    return taps.clip(0, side - 1), weights
+    return _frozen(taps.clip(0, side - 1)), _frozen(weights)
 
 
 def _keys_kernel(distance: np.ndarray) -> np.ndarray:
@@ -94,6 +102,11 @@ def _keys_kernel(distance: np.ndarray) -> np.ndarray:
     near = ((a + 2) * x - (a + 3)) * x * x + 1
     far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
     return np.where(x <= 1, near, far)
+
+
+def repeated(array: np.ndarray, times: int) -> np.ndarray:
+    """Rows of an array, over and over: [rows, n] -> [times * rows, n]."""
+    return array if times == 1 else np.tile(array, (times, 1))
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:

@@ -4,15 +4,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from ..graphs.layout import EncoderItem
 
-def check_keys(item: Any, *expected: str) -> None:
+
+def pack_all(
+    pack_item: Callable[[Mapping[str, Any]], EncoderItem], items: Sequence[Mapping[str, Any]]
+) -> list[EncoderItem]:
+    """Packs a batch; the ValueError of a malformed item names its index."""
+    packed: list[EncoderItem] = []
+    try:
+        for item in items:
+            packed.append(pack_item(item))
+    except ValueError as error:
+        raise ValueError(f"item {len(packed)}: {error}") from None
+    return packed
+
+
+def check_keys(item: Any, expected: frozenset[str]) -> None:
     """Raises ValueError unless an item is a mapping with exactly these keys."""
-    if not isinstance(item, Mapping) or set(item) != set(expected):
+    if isinstance(item, dict) and item.keys() == expected:
+        return  # what nearly every item is
+    if not isinstance(item, Mapping) or set(item) != expected:
         found = list(item) if isinstance(item, Mapping) else f"those of a {type(item).__name__}"
         raise ValueError(f"keys are {found}; expected {sorted(expected)}")
 

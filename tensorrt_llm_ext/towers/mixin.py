@@ -19,9 +19,10 @@ import torch
 
 from ..graphs.adapter import EncoderGraphIOAdapter, Tensors
 from ..graphs.backends import GraphBackend, StreamOrder, graph_backend_for, plain_mode
+from ..graphs.batch import BatchPlan, BatchPlanner
 from ..graphs.buckets import Bucket, EagerReason
 from ..graphs.capture import capture_within_limits, eager_times, replay_times
-from ..graphs.layout import AttentionLayout, EncoderItem, Replay, Step
+from ..graphs.layout import AttentionLayout, Eager, EncoderItem, Step
 from ..graphs.packer import Packer
 from ..graphs.replay_log import log_encode_call
 from ..graphs.report import EncoderStats, TowerReport
@@ -30,6 +31,7 @@ from ..graphs.variants import VariantChoices
 from ..llmapi.mm_config import MultimodalConfig, MultimodalEncoderCudaGraphConfig
 from ..ops.packed_metadata import PackedAttnMetadata, make_metadata
 from .contract import EncoderContract
+from .items import pack_all
 from .output import ItemOutput
 from .weights import WeightAddresses
 
@@ -57,7 +59,7 @@ class MultimodalEncoderMixin(EncoderContract):
         self._runner: MultimodalEncoderGraphRunner[Any] | None = None
         self._report: TowerReport | None = None
         self._no_bucket_reason = EagerReason.OFF
-        self._packers: dict[EagerReason | None, Packer] = {}
+        self._planners: dict[EagerReason | None, BatchPlanner] = {}
         self._pool: tuple[torch.device, GraphBackend] | None = None
         self._captured_weights: WeightAddresses | None = None
         self._stats = EncoderStats()
@@ -71,6 +73,7 @@ class MultimodalEncoderMixin(EncoderContract):
         weights = (self.device, self.dtype)
         if self._adapter_made is None or self._adapter_made[0] != weights:  # moved by .to()
             self._adapter_made = (weights, self.make_io_adapter())
+            self._planners.clear()
         return self._adapter_made[1]
 
     def configure_encoder_cuda_graph(
@@ -100,7 +103,7 @@ class MultimodalEncoderMixin(EncoderContract):
             self._token_budget = max_num_tokens
             self._report = None
             self._no_bucket_reason = EagerReason.OFF
-            self._packers.clear()
+            self._planners.clear()
 
     def setup_attn_metadata(
         self, max_num_tokens: int, attention_metadata_capacity: Mapping[str, int] | None = None
@@ -124,7 +127,7 @@ class MultimodalEncoderMixin(EncoderContract):
                 device=self.device,
             )
             self._eager_token_budget = max_num_tokens
-            self._packers.clear()
+            self._planners.clear()
 
     def planned_buckets(self) -> tuple[Bucket, ...]:
         """Shapes that a capture would take, ascending; none without a configuration.
@@ -162,7 +165,7 @@ class MultimodalEncoderMixin(EncoderContract):
         with self._lock:
             if self._report is None:
                 self._report = self._capture(backend)
-                self._packers.clear()
+                self._planners.clear()
             return self._report
 
     def _capture(self, backend: GraphBackend | None) -> TowerReport:
@@ -222,7 +225,7 @@ class MultimodalEncoderMixin(EncoderContract):
                 self._runner.release()
                 self._no_bucket_reason = EagerReason.RELEASED
             self._runner = self._report = self._captured_weights = None
-            self._packers.clear()
+            self._planners.clear()
 
     def recapture(self) -> TowerReport:
         """Captures again after weights were rebound (values written in place need none).
@@ -260,38 +263,25 @@ class MultimodalEncoderMixin(EncoderContract):
         Raises:
             ValueError: An item is malformed; the message names its index.
         """
-        packed: list[EncoderItem] = []
-        for index, item in enumerate(items):
-            try:
-                packed.append(self.pack_item(item))
-            except ValueError as error:
-                raise ValueError(f"item {index}: {error}") from None
-        with self._lock, self._ordered(), plain_mode(self.device):
-            steps = self.plan([item.segment_lengths for item in packed], eager=eager)
-            specs = self._adapter.output_specs
-            lengths = [item.num_tokens for item in packed]
-            sinks = {
-                name: torch.empty(
-                    spec.rows(sum(lengths)), *spec.shape, dtype=spec.dtype, device=self.device
-                )
-                for name, spec in specs.items()
-            }
-            for step in steps:
-                if isinstance(step, Replay) and self._runner is not None:
-                    self._runner.replay(step, packed, sinks)
-                else:
-                    self._run_eager(step, packed, sinks)
-            self._count(len(packed), steps)
-        split = {n: s.split([specs[n].rows(t) for t in lengths]) for n, s in sinks.items()}
-        return [
-            self.make_output(item, {name: parts[i] for name, parts in split.items()})
-            for i, item in enumerate(packed)
-        ]
+        packed = pack_all(self.pack_item, items)
+        with self._lock:
+            why_eager, device = self._why_eager(eager), self.device
+            with self._ordered(device), plain_mode(device):
+                batch = self._planner(why_eager).plan(packed)
+                sinks = batch.allocate()
+                for step in batch.steps:
+                    if isinstance(step, Eager):
+                        self._run_eager(step, packed, sinks)
+                    elif self._runner is not None:  # it prepared the step
+                        self._runner.replay(step, packed, sinks)
+                self._count(batch)
+        outputs = zip(packed, batch.split(sinks), strict=True)
+        return [self.make_output(item, tensors) for item, tensors in outputs]
 
-    def _ordered(self) -> contextlib.AbstractContextManager[None]:
+    def _ordered(self, device: torch.device) -> contextlib.AbstractContextManager[object]:
         """Eager runs share offsets and cached layouts too, whatever stream the caller is on."""
-        if self._order is None or self._order.device != self.device:
-            self._order = StreamOrder(self.device)
+        if self._order is None or self._order.device != device:
+            self._order = StreamOrder(device)
         return self._order.session()
 
     def plan(self, items: Sequence[Sequence[int]], *, eager: bool = False) -> tuple[Step, ...]:
@@ -305,16 +295,12 @@ class MultimodalEncoderMixin(EncoderContract):
             Replays and eager steps, with their reasons.
         """
         with self._lock:
-            return self._packer(self._why_eager(eager)).plan(items)
+            return self._planner(self._why_eager(eager)).packer.plan(items)
 
     def encoder_stats(self) -> EncoderStats:
         """A copy of the counters."""
         with self._lock:
             return self._stats.model_copy(deep=True)
-
-    @property
-    def _prunes(self) -> bool:
-        return self._entry is not None and self._entry.prune_slower_than_eager
 
     def _why_eager(self, requested: bool) -> EagerReason | None:
         """Why no graph may be used at all, if so."""
@@ -322,7 +308,7 @@ class MultimodalEncoderMixin(EncoderContract):
             return EagerReason.REQUESTED
         if self._captured_weights is None or not self._captured_weights.moved():
             return None
-        if EagerReason.WEIGHTS_MOVED not in self._packers:
+        if EagerReason.WEIGHTS_MOVED not in self._planners:
             logger.warning(
                 "encoder %r serves eagerly: weights were rebound after capture, and its graphs "
                 "read the old ones; call recapture()",
@@ -330,27 +316,37 @@ class MultimodalEncoderMixin(EncoderContract):
             )
         return EagerReason.WEIGHTS_MOVED
 
-    def _packer(self, why_eager: EagerReason | None) -> Packer:
-        if why_eager not in self._packers:
-            runner = self._runner if why_eager is None else None
-            report = self._report if runner is not None else None
-            self._packers[why_eager] = Packer(
+    def _planner(self, why_eager: EagerReason | None) -> BatchPlanner:
+        runner = self._runner if why_eager is None else None
+        if runner is None:
+            _ = (
+                self._adapter
+            )  # weights may have been moved: then it is made anew, and plans with it
+        if why_eager not in self._planners:
+            report, entry = self._report if runner is not None else None, self._entry
+            packer = Packer(
                 () if runner is None else runner.buckets,
                 cost=replay_times(report),
-                eager_cost=eager_times(report) if self._prunes else None,
-                enable_padding=self._entry is None or self._entry.enable_padding,
+                eager_cost=eager_times(report) if entry and entry.prune_slower_than_eager else None,
+                enable_padding=entry is None or entry.enable_padding,
                 eager_token_budget=self._eager_token_budget,
                 no_bucket_reason=why_eager or self._no_bucket_reason,
             )
-        return self._packers[why_eager]
+            self._planners[why_eager] = BatchPlanner(packer, self._adapter, runner, self.device)
+        return self._planners[why_eager]
 
-    def _run_eager(self, step: Step, items: Sequence[EncoderItem], sinks: Tensors) -> None:
-        num_tokens = step.load.num_tokens
-        inputs = self._adapter.allocate_inputs(num_tokens, self.device)
-        self._adapter.fill(inputs, items, step.runs)
-        metadata = self.make_eager_metadata(self._adapter.segment_lengths(items, step.runs))
+    def _run_eager(
+        self, step: Eager, items: Sequence[EncoderItem], sinks: Sequence[torch.Tensor]
+    ) -> None:
+        adapter = self._adapter
+        inputs = adapter.allocate_inputs(step.load.num_tokens, self.device)
+        adapter.fill(inputs, items, step.runs)
+        metadata = self.make_eager_metadata(adapter.segment_lengths(items, step.runs))
         outputs = dict(self.run_region(inputs, metadata))
-        self._adapter.read(outputs, step.runs, sinks)
+        named: Tensors = {}
+        for block, sink in zip(adapter.output_blocks, sinks, strict=True):
+            named |= block.named(sink)
+        adapter.read(outputs, step.runs, named)
 
     def dry_run(self, num_tokens: int) -> None:
         """Makes one eager step of zeros that no counter sees: its memory is what others take.
@@ -362,7 +358,7 @@ class MultimodalEncoderMixin(EncoderContract):
         specs = (*adapter.input_specs.values(), *adapter.output_specs.values())
         whole = max(spec.tokens_per_row for spec in specs)
         bucket = Bucket(-(-num_tokens // whole) * whole, 1)
-        with self._lock, self._ordered(), plain_mode(self.device):
+        with self._lock, self._ordered(self.device), plain_mode(self.device):
             _sinks = adapter.allocate_outputs(bucket.num_tokens, self.device)
             inputs = adapter.allocate_inputs(bucket.num_tokens, self.device)
             for tensor in inputs.values():
@@ -394,9 +390,7 @@ class MultimodalEncoderMixin(EncoderContract):
         metadata.refresh(segment_lengths)
         return metadata
 
-    def _count(self, num_items: int, steps: Sequence[Step]) -> None:
-        padded_before = self._stats.padded_tokens
-        self._stats.record(num_items, steps)
+    def _count(self, batch: BatchPlan) -> None:
+        self._stats.add(batch.counts)
         if self._entry is not None and self._entry.enable_replay_stats:
-            padded = self._stats.padded_tokens - padded_before
-            log_encode_call(self.encoder_cuda_graph_modality, num_items, steps, padded)
+            log_encode_call(self.encoder_cuda_graph_modality, batch.counts, batch.plain_steps)

@@ -32,6 +32,7 @@ from .packed_blocks import PackedBlocks
 from .packed_vit import Fp32Constant, PackedViTConfig
 from .registry import register_tower
 
+_KEYS = frozenset({"input_features"})
 _CONV_SLICE = 16  # chunks; the first convolution's output takes 3 MB a chunk in bf16
 
 
@@ -135,7 +136,7 @@ class Qwen3AudioTower(MultimodalEncoderMixin, nn.Module):
 
     def pack_item(self, item: Mapping[str, Any]) -> EncoderItem:
         """See the class and the mixin."""
-        check_keys(item, "input_features")
+        check_keys(item, _KEYS)
         features, mel = item["input_features"], self.config.num_mel_bins
         check_float_tensor("input_features", features)
         if features.dim() != 2 or features.shape[0] != mel or features.shape[1] < 1:

@@ -11,6 +11,7 @@ tests. Shape letters: T tokens, C width, P patch values, R learned tokens a pict
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -31,7 +32,7 @@ from ..graphs.layout import EncoderItem
 from ..ops.packed_metadata import PackedAttnMetadata
 from ..ops.taps import add_taps_
 from .checkpoint import DiskTensor, DiskTensors, disk_tensors_of, parse_section
-from .grid import position_taps
+from .grid import position_taps, repeated
 from .mixin import MultimodalEncoderMixin
 from .output import ItemOutput
 from .packed_blocks import PackedBlocks
@@ -78,7 +79,7 @@ class RadioConfig(BaseModel):
             )
         return self
 
-    @property
+    @cached_property
     def patch_dim(self) -> int:
         """P: values of one row of ``pixel_values`` (channel, y, x)."""
         return self.num_channels * self.patch_size**2
@@ -210,7 +211,7 @@ class RadioTower(MultimodalEncoderMixin, nn.Module):
             "table_weights": np.concatenate([weights, blank.astype(np.float32)]),
             "learned_row": np.concatenate([none, learned]).astype(np.int32),
         }
-        return {name: np.tile(array, (num_segments, 1)) for name, array in picture.items()}
+        return {name: repeated(array, num_segments) for name, array in picture.items()}
 
     def pack_item(self, item: Mapping[str, Any]) -> EncoderItem:
         """See the class and the mixin."""

@@ -10,6 +10,7 @@ values, O output width, U merge unit (merge * merge), K taps.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
+from functools import cached_property
 from typing import Any, Literal, Protocol, cast
 
 import numpy as np
@@ -22,12 +23,14 @@ from ..graphs.layout import EncoderItem
 from ..ops.packed_metadata import PackedAttnMetadata
 from ..ops.taps import add_taps_
 from .checkpoint import DiskTensor, DiskTensors, disk_tensors_of
-from .grid import patch_positions, position_taps
+from .grid import patch_positions, position_taps, repeated
 from .items import check_float_tensor, check_keys
 from .mixin import MultimodalEncoderMixin
 from .output import ItemOutput
 from .packed_blocks import PackedBlocks
 from .packed_vit import AxialRope, PackedViTConfig
+
+_KEYS = frozenset({"pixel_values", "grid_thw"})
 
 
 class AxialRopeParameters(BaseModel):
@@ -49,7 +52,7 @@ class PatchConfig(BaseModel):
     temporal_patch_size: PositiveInt = 2
     spatial_merge_size: PositiveInt = 2
 
-    @property
+    @cached_property
     def patch_dim(self) -> int:
         """P: values of one row of ``pixel_values`` (channel, frame, y, x)."""
         return self.in_channels * self.temporal_patch_size * self.patch_size**2
@@ -114,7 +117,7 @@ class GridTower(MultimodalEncoderMixin, nn.Module):
         """Arguments of the adapter."""
         c, spec = self.config, EncoderGraphTensorSpec
         merged = spec((self.out_hidden_size,), self.dtype, c.merge_unit)
-        deepstack = {f"deepstack_{i}": merged for i in range(self.num_deepstack)}
+        deepstack = dict.fromkeys(self._deepstack_names, merged)
         attention = self.attention(captured=True)
         return {
             "row_specs": {"pixel_values": spec((c.patch_dim,), self.dtype)},
@@ -131,7 +134,7 @@ class GridTower(MultimodalEncoderMixin, nn.Module):
     ) -> dict[str, np.ndarray]:
         """Every frame pair of an item has the same layout."""
         frame = self.frame_layout(*cast(tuple[int, int], layout))
-        return {name: np.tile(array, (num_segments, 1)) for name, array in frame.items()}
+        return {name: repeated(array, num_segments) for name, array in frame.items()}
 
     def pack_item(self, item: Mapping[str, Any]) -> EncoderItem:
         """See the class and the mixin."""
@@ -140,8 +143,12 @@ class GridTower(MultimodalEncoderMixin, nn.Module):
 
     def make_output(self, item: EncoderItem, tensors: Tensors) -> ItemOutput:
         """See the class."""
-        deepstack = [tensors[f"deepstack_{i}"] for i in range(self.num_deepstack)]
+        deepstack = [tensors[name] for name in self._deepstack_names]
         return ItemOutput(features=tensors["features"], deepstack=deepstack)
+
+    @cached_property
+    def _deepstack_names(self) -> tuple[str, ...]:
+        return tuple(f"deepstack_{i}" for i in range(self.num_deepstack))
 
 
 class PatchGridTower(GridTower):
@@ -323,9 +330,26 @@ def checked_grid_item(
     Raises:
         ValueError: Something is missing, of the wrong kind or shape.
     """
-    check_keys(item, "pixel_values", "grid_thw")
+    check_keys(item, _KEYS)
     pixels, merge = item["pixel_values"], config.spatial_merge_size
-    grid = item["grid_thw"]
+    t, h, w = _checked_grid(item["grid_thw"])
+    if h % merge or w % merge:
+        raise ValueError(f"grid_thw is {(t, h, w)}: h and w have to be multiples of {merge}")
+    check_float_tensor("pixel_values", pixels)
+    if pixels.shape != (t * h * w, config.patch_dim):
+        raise ValueError(
+            f"pixel_values is {list(pixels.shape)}; grid {(t, h, w)} needs "
+            f"[{t * h * w}, {config.patch_dim}]"
+        )
+    return pixels, (t, h, w)
+
+
+def _checked_grid(grid: Any) -> tuple[int, int, int]:
+    if type(grid) is tuple and len(grid) == 3:
+        t, h, w = grid
+        # Python ints as they are: what nearly every grid is.
+        if type(t) is type(h) is type(w) is int and t > 0 and h > 0 and w > 0:
+            return t, h, w
     if isinstance(grid, (torch.Tensor, np.ndarray)):
         if isinstance(grid, torch.Tensor) and grid.device.type != "cpu":
             raise ValueError("grid_thw is on the device; pass Python ints: reading it would wait")
@@ -333,15 +357,7 @@ def checked_grid_item(
     if not isinstance(grid, (tuple, list)) or len(grid) != 3 or not all(map(_is_count, grid)):
         raise ValueError(f"grid_thw is {grid}; expected three positive ints (t, h, w)")
     t, h, w = map(int, grid)
-    if h % merge or w % merge:
-        raise ValueError(f"grid_thw is {(t, h, w)}: h and w have to be multiples of {merge}")
-    check_float_tensor("pixel_values", pixels)
-    if tuple(pixels.shape) != (t * h * w, config.patch_dim):
-        raise ValueError(
-            f"pixel_values is {list(pixels.shape)}; grid {(t, h, w)} needs "
-            f"[{t * h * w}, {config.patch_dim}]"
-        )
-    return pixels, (t, h, w)
+    return t, h, w
 
 
 def _is_count(value: Any) -> bool:

@@ -21,6 +21,7 @@ import torch
 import transformers
 
 from tensorrt_llm_ext import MultimodalConfig
+from tensorrt_llm_ext.graphs.batch import BatchPlan
 from tensorrt_llm_ext.graphs.layout import Replay
 from tensorrt_llm_ext.towers import load_tower
 
@@ -172,24 +173,14 @@ def test_replay_equals_the_eager_run_of_its_bucket_bit_for_bit(captured: tuple[s
     published = TOWERS[name]
     for seed, shapes in enumerate(cases_of(name).values()):
         items = [tower.pack_item(i) for i in make_items(tower, published, shapes, seed)]
-        lengths = [item.num_tokens for item in items]
-        sinks = [
-            {
-                key: torch.full(
-                    (spec.rows(sum(lengths)), *spec.shape),
-                    float("nan"),
-                    dtype=spec.dtype,
-                    device=CUDA,
-                )
-                for key, spec in tower._adapter.output_specs.items()
-            }
-            for _ in range(2)
-        ]
         steps = tower.plan([item.segment_lengths for item in items])
         assert all(isinstance(step, Replay) for step in steps)
-        for step in steps:
+        prepared = [tower._runner.prepare(step, items) for step in steps]
+        batch = BatchPlan.of(tower._adapter, items, prepared, CUDA)
+        sinks = [[t.fill_(float("nan")) for t in batch.allocate()] for _ in range(2)]
+        for step in prepared:
             tower._runner.replay(step, items, sinks[0])
             tower._runner.replay(step, items, sinks[1], uncaptured=True)
-        for key, replayed in sinks[0].items():
+        for replayed, uncaptured in zip(*sinks, strict=True):
             assert torch.isfinite(replayed).all()
-            assert torch.equal(replayed, sinks[1][key])
+            assert torch.equal(replayed, uncaptured)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tensorrt_llm_ext.graphs import adapter as adapter_module
+from tensorrt_llm_ext.graphs import packed_placement
 from tensorrt_llm_ext.graphs.adapter import EncoderGraphTensorSpec
 from tensorrt_llm_ext.graphs.buckets import Bucket, EagerReason, ladder
 from tensorrt_llm_ext.graphs.layout import Eager, EncoderItem, SegmentRun
@@ -263,21 +263,70 @@ def test_read_joins_only_neighbours():
     assert sinks["tokens"][:, 0].tolist() == [4, 5, 6, 7, -1, -1, -1, -1, 0, 1, 2, 3]
 
 
-class Copies(TorchDispatchMode):
-    count = 0
+class Writes(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.names = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += func is torch.ops.aten.copy_.default
+        if func._schema.is_mutable:
+            self.names.append(func.overloadpacket.__name__)
         return func(*args, **(kwargs or {}))
 
 
-def test_one_copy_per_run():
+@pytest.mark.parametrize(
+    ("picked", "change", "names"),
+    [
+        ([(0, 0, 8)], torch.Tensor.clone, ["copy_"]),
+        ([(0, 0, 8), (1, 1, 3)], torch.Tensor.clone, ["cat"]),
+        ([(0, 0, 8), (1, 1, 3)], torch.Tensor.double, ["_foreach_copy_"]),  # converted
+    ],
+)
+def test_rows_are_staged_by_one_call(picked, change, names):
     adapter = make_adapter()
     items = [item((4,) * 8), item((4,) * 4, tag=1)]
+    items = [EncoderItem(i.segment_lengths, {"x": change(i.rows["x"])}, i.layout) for i in items]
     inputs = adapter.allocate_inputs(64, CPU)
-    with Copies() as copies:
-        adapter.fill(inputs, items, runs_of(items, (0, 0, 8), (1, 1, 3)))
-    assert copies.count == 2 + 1  # rows of two runs, one layout
+    placement = adapter.place(inputs, items, runs_of(items, *picked))
+    with Writes() as layout:
+        placement.write_layout()
+    with Writes() as rows:
+        placement.write_rows(items)
+    assert rows.names == names
+    assert layout.names == ["cat"]
+    want = torch.cat([items[i].rows["x"][4 * a : 4 * (a + n)] for i, a, n in picked])
+    torch.testing.assert_close(inputs["x"][: len(want)], want.float(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7, 9])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_rows_that_are_not_what_the_segments_say(rows, batch):
+    """Nothing is broadcast, and nothing that was prepared is resized."""
+    adapter = make_adapter()
+    good = item((4, 4))
+    bad = EncoderItem((4, 4), {"x": torch.ones(rows, IN)}, good.layout)
+    items = [good] * (batch - 1) + [bad]
+    inputs = adapter.allocate_inputs(64, CPU)
+    runs = runs_of(items, *((i, 0, 2) for i in range(batch)))
+    if rows > 8:  # the first rows are the segments'
+        adapter.fill(inputs, items, runs)
+        assert inputs["x"][8 * batch - 8 : 8 * batch].eq(1).all()
+        return
+    with pytest.raises(RuntimeError, match=rf"'x' of item {batch - 1} have size \[{rows}, 6\]"):
+        adapter.fill(inputs, items, runs)
+    tail = [EncoderItem(i.segment_lengths, i.rows, i.layout) for i in items]
+    with pytest.raises(RuntimeError, match="from row 4 on"):
+        adapter.fill(inputs, tail, runs_of(tail, (batch - 1, 1, 1)))
+    assert inputs["x"].shape == (64, IN)
+
+
+def test_rows_of_another_width():
+    adapter = make_adapter()
+    items = [EncoderItem((8,), {"x": torch.ones(8, IN + 1)}, ((8,), 0))] * 2
+    inputs = adapter.allocate_inputs(64, CPU)
+    with pytest.raises(RuntimeError, match=r"size \[8, 7\]; its segments need \[8, 6\]"):
+        adapter.fill(inputs, items, runs_of(items, (0, 0, 1), (1, 0, 1)))
+    assert inputs["x"].shape == (64, IN)
 
 
 def test_adapter_without_layout_inputs():
@@ -337,7 +386,7 @@ def test_layout_is_built_once_per_geometry():
 
 
 def test_layout_cache_is_bounded(monkeypatch):
-    monkeypatch.setattr(adapter_module, "_LAYOUT_CACHE_BYTES", 3 * 4 * 8 * 2)  # two of 8 tokens
+    monkeypatch.setattr(packed_placement, "LAYOUT_CACHE_BYTES", 3 * 4 * 8 * 2)  # two of 8 tokens
     build = CountingLayout()
     adapter = make_adapter(build_layout=build)
     inputs = adapter.allocate_inputs(64, CPU)

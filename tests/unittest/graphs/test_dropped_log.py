@@ -46,7 +46,7 @@ def test_memory_limit(
 
 
 def test_slower_than_eager(caplog: pytest.LogCaptureFixture) -> None:
-    times = {64: (1.0, 2.0), 128: (3.0, 2.0), 192: (1.0, 2.0), 256: (4.0, 2.0)}
+    times = {64: (0.5, 2.0), 128: (3.0, 2.0), 192: (1.0, 2.0), 256: (4.0, 2.0)}
     with caplog.at_level(logging.INFO):
         capture(SpyBackend(accelerated=True, times=times.__getitem__))
     assert dropped(caplog) == [("128x4", "slower than eager"), ("256x4", "slower than eager")]

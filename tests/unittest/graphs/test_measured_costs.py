@@ -96,6 +96,6 @@ def test_prune_off_keeps_replaying(prune, eager):
     assert_outputs(tower, items, tower.encode(items))
     assert tower.encoder_stats().eager == {}
     tower._report.buckets[0].eager_ms = 0.9  # 1.8 against 2.0
-    tower._packers.clear()
+    tower._planners.clear()
     assert_outputs(tower, items, tower.encode(items))
     assert tower.encoder_stats().eager == eager

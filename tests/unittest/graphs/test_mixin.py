@@ -349,7 +349,7 @@ def test_runner_knows_of_the_missing_padding_too():
     assert isinstance(step, Replay)
     assert tower._runner is not None
     with pytest.raises(ValueError, match="no_exact_bucket"):
-        tower._runner.replay(step, [tower.pack_item(item)], {})
+        tower._runner.prepare(step, [tower.pack_item(item)])
 
 
 @pytest.mark.parametrize("steps", [1, 5])

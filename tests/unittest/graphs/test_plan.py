@@ -62,7 +62,7 @@ def test_cuda_plan_is_made_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None
         {"encoder_cuda_graph": {"image": {"buckets": [[128, 4], [256, 4]]}}}
     )
     (planned,) = plan_towers({"image": tower}, config, 256, CUDA)
-    assert planned.attention == "varlen"
+    assert planned.attention == "tiles"
     assert planned.graph_bytes == 2 * GRAPH_BYTES
     assert planned.pool_bytes > 0
     assert planned.total_bytes == planned.arena_bytes + planned.pool_bytes + planned.graph_bytes
@@ -136,7 +136,7 @@ def test_render() -> None:
 
 def test_assumed_device_is_for_the_block_only() -> None:
     with running_as_on(CUDA):
-        assert attention_for(CPU, torch.bfloat16, captured=True).name == "varlen"
+        assert attention_for(CPU, torch.bfloat16, captured=True).name == "tiles"
         assert attention_for(CPU, torch.float32, captured=True).name == "block_mask"
         with running_as_on(CPU):
             assert attention_for(CUDA, torch.bfloat16, captured=True).name == "block_mask"

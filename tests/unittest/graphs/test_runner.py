@@ -93,10 +93,15 @@ class Bench:
         return [self.tower.pack_item(item) for item in items]
 
     def sinks(self, tokens, value=-1.0):
-        return {
-            "features": torch.full((tokens // UNIT, OUT), value),
-            "tokens": torch.full((tokens, WIDTH), value),
-        }
+        return [torch.full(b.shape(tokens), value) for b in self.adapter.output_blocks]
+
+    def named(self, sinks):
+        blocks = zip(self.adapter.output_blocks, sinks, strict=True)
+        return {name: t for block, sink in blocks for name, t in block.named(sink).items()}
+
+    def run(self, step, items, sinks, **kwargs):
+        packed = self.pack(items)
+        self.runner.replay(self.runner.prepare(step, packed), packed, sinks, **kwargs)
 
     def steps(self, items, buckets):
         planner = Packer(buckets, eager_token_budget=10_000)
@@ -111,8 +116,8 @@ class Bench:
 
     def replay(self, items, bucket, **kwargs):
         sinks = self.sinks(sum(len(item["x"]) for item in items))
-        self.runner.replay(self.step(items, bucket), self.pack(items), sinks, **kwargs)
-        return sinks
+        self.run(self.step(items, bucket), items, sinks, **kwargs)
+        return self.named(sinks)
 
 
 def expected(bench, items):
@@ -281,8 +286,8 @@ def test_second_video_reads_its_own_rows():
     tokens = sum(len(item["x"]) for item in items)
     sinks = bench.sinks(tokens, float("nan"))
     for step in steps:
-        bench.runner.replay(step, bench.pack(items), sinks)
-    close(sinks, expected(bench, items))
+        bench.run(step, items, sinks)
+    close(bench.named(sinks), expected(bench, items))
 
 
 def test_outputs_are_the_callers_own():
@@ -337,10 +342,8 @@ def test_every_bound_is_checked_before_anything_is_written(bucket, segments, wha
     replays = bench.backend.replays
     for uncaptured in (False, True):
         with pytest.raises(ValueError, match=f"does not fit bucket .*: {what}"):
-            bench.runner.replay(
-                bench.step(items, bucket), bench.pack(items), sinks, uncaptured=uncaptured
-            )
-    assert all((tensor == -1).all() for tensor in sinks.values())
+            bench.run(bench.step(items, bucket), items, sinks, uncaptured=uncaptured)
+    assert all((tensor == -1).all() for tensor in sinks)
     assert all(torch.equal(bench.inputs[64][name], t) for name, t in arena.items())
     assert bench.backend.replays == replays
 
@@ -383,15 +386,13 @@ class Rebinding(Provider):
 @pytest.mark.parametrize("uncaptured", [False, True])
 def test_moved_metadata_is_an_error(uncaptured):
     bench = Bench(provider=Rebinding())
-    items = [make_item((8,))]
-    bench.replay(items, Bucket(32, 2))
+    bench.replay([make_item((8,))], Bucket(32, 2))
     bench.provider.rebind = True
-    sinks = bench.sinks(8)
-    with pytest.raises(RuntimeError, match=r"'cu_seqlens' moved .*0x\w+ -> 0x\w+.*not rebind"):
-        bench.runner.replay(
-            bench.step(items, Bucket(32, 2)), bench.pack(items), sinks, uncaptured=uncaptured
-        )
-    assert all((tensor == -1).all() for tensor in sinks.values())
+    items, sinks = [make_item((4, 4))], bench.sinks(8)  # another layout: it is refreshed
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"'cu_seqlens' moved .*0x\w+ -> 0x\w+.*not rebind"):
+            bench.run(bench.step(items, Bucket(32, 2)), items, sinks, uncaptured=uncaptured)
+    assert all((tensor == -1).all() for tensor in sinks)
 
 
 class NotATensor(Provider):
@@ -522,11 +523,11 @@ def test_specs_of_another_dtype():
     )
     bench = Bench(adapter=adapter)
     items = [make_item((8,))]
-    sinks = {
-        "features": torch.zeros(2, OUT, dtype=torch.bfloat16),
-        "tokens": torch.zeros(8, WIDTH, dtype=torch.float64),
-    }
-    bench.runner.replay(bench.step(items, Bucket(32, 2)), bench.pack(items), sinks)
-    want = expected(bench, items)
+    blocks = [
+        torch.zeros(1, 2, OUT, dtype=torch.bfloat16),
+        torch.zeros(1, 8, WIDTH, dtype=torch.float64),
+    ]
+    bench.run(bench.step(items, Bucket(32, 2)), items, blocks)
+    want, sinks = expected(bench, items), bench.named(blocks)
     torch.testing.assert_close(sinks["tokens"].float(), want["tokens"])
     torch.testing.assert_close(sinks["features"], want["features"].bfloat16(), rtol=1e-2, atol=1e-2)

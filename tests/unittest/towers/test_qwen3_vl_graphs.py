@@ -14,6 +14,7 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from tensorrt_llm_ext.graphs.backends import graph_backend_for
+from tensorrt_llm_ext.graphs.batch import BatchPlan
 from tensorrt_llm_ext.graphs.buckets import Bucket
 from tensorrt_llm_ext.graphs.layout import Replay
 from tensorrt_llm_ext.graphs.packer import Packer
@@ -64,15 +65,11 @@ def run_in_bucket(
     packed = [tower.pack_item(item) for item in items]
     (step,) = Packer([bucket], eager_token_budget=1).plan([p.segment_lengths for p in packed])
     assert isinstance(step, Replay)
-    rows = [p.num_tokens // 4 for p in packed]
-    names = ["features", *[f"deepstack_{i}" for i in range(tower.num_deepstack)]]
-    sinks = {name: torch.full((sum(rows), tower.out_hidden_size), torch.nan) for name in names}
-    runner.replay(step, packed, sinks, uncaptured=isinstance(attention, SegmentAttention))
-    parts = {name: sink.split(rows) for name, sink in sinks.items()}
-    return [
-        tower.make_output(tower.pack_item(item), {n: parts[n][i] for n in names})
-        for i, item in enumerate(items)
-    ]
+    prepared = runner.prepare(step, packed)
+    batch = BatchPlan.of(tower.make_io_adapter(), packed, [prepared], CPU)
+    sinks = [sink.fill_(torch.nan) for sink in batch.allocate()]
+    runner.replay(prepared, packed, sinks, uncaptured=isinstance(attention, SegmentAttention))
+    return [tower.make_output(*both) for both in zip(packed, batch.split(sinks), strict=True)]
 
 
 PADDED = {

@@ -1,0 +1,239 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""Staging of packed inputs: rows that come with the items, and layouts kept on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+
+from .cache import BoundedLRU
+from .layout import EncoderItem
+from .staging import Placement
+
+if TYPE_CHECKING:
+    from .adapter import EncoderGraphTensorSpec
+
+LAYOUT_CACHE_BYTES = 64 << 20
+
+BuildLayout = Callable[[Hashable, int, int], Mapping[str, np.ndarray]]
+
+
+class LayoutPart(NamedTuple):
+    """Consecutive segments of an item, as far as its layout goes.
+
+    Attributes:
+        layout: Of the item.
+        first_segment: Of the part.
+        num_segments: In the part.
+        num_tokens: In the part.
+    """
+
+    layout: Hashable
+    first_segment: int
+    num_segments: int
+    num_tokens: int
+
+
+class LayoutParts:
+    """Layout rows of parts of items, built on the host, kept on the device they were used on."""
+
+    def __init__(self, specs: Mapping[str, EncoderGraphTensorSpec], build: BuildLayout) -> None:
+        """Takes the layout inputs, one axis of 4-byte elements each, and what makes them."""
+        self._specs = specs
+        self._build = build
+        self._kept: BoundedLRU[torch.Tensor] = BoundedLRU(
+            LAYOUT_CACHE_BYTES, lambda t: t.numel() * t.element_size()
+        )
+
+    def rows(self, parts: Sequence[LayoutPart], device: torch.device) -> list[torch.Tensor]:
+        """Layout inputs of parts, side by side.
+
+        Args:
+            parts: The parts.
+            device: Where they are to be.
+
+        Returns:
+            For each, int32 [tokens, widths of all layout inputs], floats as their bits.
+
+        Raises:
+            ValueError: What was built does not fit the specs.
+        """
+        new = [part for part in dict.fromkeys(parts) if (device, part) not in self._kept]
+        made = dict(zip(new, self._upload(new, device), strict=True))
+
+        def kept(part: LayoutPart) -> torch.Tensor:
+            def make() -> torch.Tensor:
+                return made[part] if part in made else self._upload([part], device)[0]
+
+            return self._kept.get((device, part), make)
+
+        rows = [kept(part) for part in parts]
+        if device.type == "cuda":
+            # The cache may drop one while this stream, not the one that made it, still reads.
+            stream = torch.cuda.current_stream(device)
+            for tensor in rows:
+                tensor.record_stream(stream)
+        return rows
+
+    def _upload(self, parts: Sequence[LayoutPart], device: torch.device) -> list[torch.Tensor]:
+        packed = [self._packed(part) for part in parts]
+        if device.type != "cuda":
+            return [torch.from_numpy(rows) for rows in packed]
+        if not packed:
+            return []
+        # One copy, from pinned memory, so that it neither blocks nor counts as a synchronisation;
+        # then each on its own, so that the cache can drop it.
+        joined = torch.from_numpy(np.concatenate(packed)).pin_memory()
+        joined = joined.to(device, non_blocking=True)
+        return [rows.clone() for rows in joined.split([len(rows) for rows in packed])]
+
+    def _packed(self, part: LayoutPart) -> np.ndarray:
+        layout, first_segment, num_segments, num_tokens = part
+        built = self._build(layout, first_segment, num_segments)
+        columns = []
+        for name, spec in self._specs.items():
+            array, dtype = built[name], str(spec.dtype).removeprefix("torch.")
+            if array.shape != (num_tokens, *spec.shape) or array.dtype != dtype:
+                raise ValueError(
+                    f"build_layout made {name!r} as {array.dtype} {list(array.shape)} for layout "
+                    f"{layout!r}; its spec and the segments need {dtype} "
+                    f"{[num_tokens, *spec.shape]}"
+                )
+            columns.append(np.ascontiguousarray(array).view(np.int32))
+        return np.concatenate(columns, axis=1)
+
+
+class RowSpan(NamedTuple):
+    """Tokens that are copied from one item in one piece.
+
+    Attributes:
+        item: Index of the item in the batch.
+        item_token: First of them within the rows of the item.
+        token: First of them within the step.
+        num_tokens: How many.
+    """
+
+    item: int
+    item_token: int
+    token: int
+    num_tokens: int
+
+
+class RowCopy:
+    """The copy of one row input."""
+
+    def __init__(
+        self,
+        name: str,
+        spec: EncoderGraphTensorSpec,
+        static: torch.Tensor,
+        spans: Sequence[RowSpan],
+        num_tokens: int,
+    ) -> None:
+        """Prepares the places.
+
+        Args:
+            name: Of the input.
+            spec: Of the input.
+            static: The static input [rows, *shape], dtype of the spec.
+            spans: What comes from where, in the order of the step.
+            num_tokens: Tokens of the step, those without rows included.
+        """
+        self._name = name
+        self._static = static
+        # Item, first row, rows and their shape.
+        self._sources: list[tuple[int, int, int, tuple[int, ...]]] = []
+        self._places: list[tuple[int, int]] = []
+        self._gaps: list[torch.Tensor] = []
+        each, end = spec.tokens_per_row, 0
+        for item, item_token, token, count in spans:
+            rows, start = count // each, token // each
+            if start > end:
+                self._gaps.append(static[end:start])
+            end = start + rows
+            self._sources.append((item, item_token // each, rows, (rows, *spec.shape)))
+            self._places.append((start, end))
+        last = spec.rows(num_tokens)
+        if last > end:
+            self._gaps.append(static[end:last])
+        self._joined = None if self._gaps else static[:last]
+
+    @cached_property
+    def _targets(self) -> list[torch.Tensor]:
+        return [self._static[start:end] for start, end in self._places]
+
+    def clear_gaps(self) -> None:
+        """Zeroes rows inside the step that nothing is copied to."""
+        for gap in self._gaps:
+            gap.zero_()
+
+    def copy(self, items: Sequence[EncoderItem]) -> None:
+        """Copies the rows of the items, in one call; from pinned memory straight to their place."""
+        name, sources, alike = self._name, [], self._joined is not None
+        dtype, device = self._static.dtype, self._static.get_device()
+        for item, at, rows, shape in self._sources:
+            source = items[item].rows[name]
+            if at or source.shape != shape:  # a part of the item, or one that is not what it says
+                source = source[at : at + rows]
+                if source.shape != shape:
+                    raise RuntimeError(
+                        f"rows {name!r} of item {item} have size "
+                        f"{list(items[item].rows[name].shape)}; its segments need "
+                        f"{list(shape)} from row {at} on"
+                    )
+            if source.dtype is not dtype or source.get_device() != device:
+                alike = False
+            sources.append(source)
+        if len(sources) == 1:
+            self._targets[0].copy_(sources[0], non_blocking=True)
+        elif alike:
+            # One kernel that spreads well; the multi-tensor copy gives 64k elements to a block.
+            torch.cat(sources, out=self._joined)
+        else:
+            torch._foreach_copy_(self._targets, sources, non_blocking=True)
+
+
+class PackedPlacement(Placement):
+    """A step in packed inputs."""
+
+    def __init__(
+        self,
+        num_tokens: int,
+        parts: tuple[LayoutPart, ...],
+        copies: Sequence[RowCopy],
+        layout_rows: torch.Tensor,
+        known: LayoutParts,
+    ) -> None:
+        """Describes the step.
+
+        Args:
+            num_tokens: Of the step.
+            parts: Its parts, end to end.
+            copies: Of the row inputs.
+            layout_rows: The step's part of the layout arena, int32 [tokens, width].
+            known: Layout rows by part.
+        """
+        self.num_tokens = num_tokens
+        self.layout = parts
+        self._parts = parts
+        self._copies = copies
+        self._layout_rows = layout_rows
+        self._known = known
+
+    def write_layout(self) -> None:
+        """See the base class."""
+        for copy in self._copies:
+            copy.clear_gaps()
+        target = self._layout_rows
+        if target.shape[1]:
+            torch.cat(self._known.rows(self._parts, target.device), out=target)
+
+    def write_rows(self, items: Sequence[EncoderItem]) -> None:
+        """See the base class."""
+        for copy in self._copies:
+            copy.copy(items)
