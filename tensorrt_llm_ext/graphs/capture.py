@@ -59,6 +59,9 @@ def capture_within_limits(
             for bucket in runner.forms(buckets):
                 runner.rehearse(bucket)
     before = backend.memory_in_use()
+    if backend.accelerated:
+        with contextlib.suppress(RuntimeError, ValueError):
+            runner.rehearse(max(buckets))  # the allocator then has what warm-ups take
     remaining = sorted(buckets)
     out: list[BucketReport] = []
     judged = False
@@ -189,12 +192,12 @@ def _capture_all(
     from tqdm import tqdm  # here, so that importing the towers needs torch, numpy and pydantic only
 
     times: dict[Bucket, CaptureTimes] = {}
-    before = backend.memory_in_use()
+    before = backend.memory_in_use(settled=False)
     progress = tqdm(total=len(buckets), disable=not sys.stderr.isatty(), unit="bucket")
     with progress:
         for bucket, took in runner.capture(buckets):
             if backend.accelerated:
-                now = backend.memory_in_use()
+                now = backend.memory_in_use(settled=False)
                 took, before = took._replace(memory_bytes=max(now - before, 0)), now
             times[bucket] = took
             progress.set_description(f"Capturing {modality} encoder graphs: {bucket.label}")

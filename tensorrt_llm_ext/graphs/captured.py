@@ -76,6 +76,7 @@ def run_encoder(
         got[name] = list(tensor.shape)
         if into is not None and name in into and into[name].shape == tensor.shape:
             into[name].copy_(tensor)
+        del tensor  # before the encoder goes on
     declared = got if into is None else {name: list(t.shape) for name, t in into.items()}
     if got != declared:
         raise ValueError(f"the encoder returned {got}, its adapter declares {declared}")

@@ -217,6 +217,6 @@ class StaticGraphBackend:
     def synchronize(self) -> None:
         """Nothing runs on its own here."""
 
-    def memory_in_use(self) -> int:
+    def memory_in_use(self, *, settled: bool = True) -> int:
         """Unknown; the runner counts its buffers."""
         return 0

@@ -24,7 +24,7 @@ from ..ops.packed_metadata import PackedAttnMetadata
 from ..ops.rope import AxialAngles, HeadNorm, turn_
 from .packed_vit import PackedBlock, PackedViTConfig
 
-_SLICE_BYTES = 128 << 20
+_SLICE_BYTES = 96 << 20
 _ROW_STEP = 256  # of slices: whole tiles of a matrix product
 
 
@@ -173,8 +173,9 @@ class _FusedRun:
             mlp.linear_fc2.weight,
         )
         normed = self._norm(block.norm2)
+        wide = self._wide(self.mlp_rows, first.shape[0])  # of all slices
         for x, rows in zip(self.x.split(self.mlp_rows), normed.split(self.mlp_rows), strict=True):
-            inner = self._wide(rows.shape[0], first.shape[0])
+            inner = wide[: rows.shape[0]]
             if c.gated_mlp:
                 project(rows, first, bias, out=inner)
                 inner = gate_(inner, c.activation, c.gate_limit)

@@ -13,7 +13,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import nn
 
-from ..ops.activation import ACTIVATIONS
+from ..ops.activation import ACTIVATIONS, activate_, gate_
+from ..ops.kernels import has_kernels
 from ..ops.packed_metadata import PackedAttnMetadata
 from ..ops.rope import AxialAngles, rotate
 
@@ -155,6 +156,7 @@ class PackedMLP(nn.Module):
         super().__init__()
         self.linear_fc1 = nn.Linear(width, mlp_width * (2 if gated else 1), bias=bias)
         self.linear_fc2 = nn.Linear(mlp_width, width, bias=bias)
+        self.activation = activation
         self.act = ACTIVATIONS[activation]
         self.gated = gated
         self.gate_limit = gate_limit
@@ -204,6 +206,10 @@ class PackedMLP(nn.Module):
             [T, C], dtype of the weights.
         """
         hidden = self.linear_fc1(x)
+        if has_kernels(x.device, x.dtype):  # in place
+            kind = self.activation
+            hidden = gate_(hidden, kind, self.gate_limit) if self.gated else activate_(hidden, kind)
+            return self.linear_fc2(hidden)
         if not self.gated:
             return self.linear_fc2(self.act(hidden))
         gate, up = hidden.chunk(2, dim=-1)

@@ -202,7 +202,7 @@ class SpyBackend(StaticGraphBackend):
         # Replay first, then eager, once or twice.
         return self._timed.pop(0) if len(self._timed) > 1 else self._timed[0]
 
-    def memory_in_use(self) -> int:
+    def memory_in_use(self, *, settled: bool = True) -> int:
         return 10_000 + self._bytes_per_token * max(self.alive, default=0)
 
 

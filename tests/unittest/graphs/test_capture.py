@@ -76,7 +76,7 @@ def test_cap_that_holds_only_the_smallest_is_used():
     """Memory that does not grow with the bucket makes the share an under-estimate."""
 
     class Overhead(SpyBackend):
-        def memory_in_use(self):
+        def memory_in_use(self, *, settled=True):
             return 10_000 + len(self.alive) * 10 * MIB
 
     _, report = capture(Overhead(), max_graph_memory=12 * MIB)
@@ -105,7 +105,7 @@ def test_cap_too_little_for_any_bucket(on_failure, caplog):
 
 def test_cap_counts_the_buffers_where_the_driver_says_nothing():
     class Silent(SpyBackend):
-        def memory_in_use(self):
+        def memory_in_use(self, *, settled=True):
             return 0
 
     _, report = capture(Silent())
