@@ -75,17 +75,21 @@ class BatchPlan:
         return self.counts.items
 
     def allocate(self) -> list[torch.Tensor]:
-        """The caller's blocks, of any values."""
+        """Makes the caller's blocks.
+
+        Returns:
+            Tensors [names, batch rows, *shape], dtype of the block's spec, of any values.
+        """
         return [like.new_empty(shape) for shape, like in self.blocks]
 
     def split(self, sinks: Sequence[torch.Tensor]) -> list[Tensors]:
         """The results of each item.
 
         Args:
-            sinks: The filled blocks, [names, batch rows, *shape].
+            sinks: The filled blocks, [names, batch rows, *shape], dtype of the block's spec.
 
         Returns:
-            By output name, [item rows, *shape].
+            Each item's by output name, [item rows, *shape], dtype of the spec.
         """
         columns: list[tuple[torch.Tensor, ...]] = []
         count = self.num_items

@@ -21,7 +21,8 @@ class BlockCopy(NamedTuple):
 
     Attributes:
         block: Index of the outputs' block.
-        source: Where they come from [names, rows, *shape], a view of the static outputs.
+        source: Where they come from, [names, rows, *shape], dtype of the spec: a view of the static
+            outputs.
         rows: Where they go in the caller's block: first, end; None where they are all of it.
     """
 
@@ -30,7 +31,11 @@ class BlockCopy(NamedTuple):
     rows: tuple[int, int] | None
 
     def into(self, sinks: Sequence[torch.Tensor]) -> None:
-        """Copies them into the caller's blocks, [names, rows, *shape] each, dtype of the source."""
+        """Copies them to the caller.
+
+        Args:
+            sinks: The caller's blocks, [names, batch rows, *shape] each, dtype of the spec.
+        """
         sink = sinks[self.block]
         target = sink if self.rows is None else sink[:, self.rows[0] : self.rows[1]]
         target.copy_(self.source)

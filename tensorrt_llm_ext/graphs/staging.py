@@ -53,7 +53,7 @@ class HeldInputs:
         """Knows nothing yet.
 
         Args:
-            inputs: The inputs of the largest bucket, by name; views of each other count once.
+            inputs: The inputs of the largest bucket, by name: [rows, *shape], dtype of the spec.
             clear: (first token, end) -> zeroes the rows of these tokens in all of them.
         """
         self._tensors = list({t.untyped_storage()._cdata: t for t in inputs.values()}.values())

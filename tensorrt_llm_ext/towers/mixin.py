@@ -8,37 +8,29 @@ padding, packing, counters and teardown come from here.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from ..graphs.adapter import EncoderGraphIOAdapter, Tensors
-from ..graphs.backends import GraphBackend, StreamOrder, graph_backend_for, plain_mode
-from ..graphs.batch import BatchPlan, BatchPlanner
+from ..graphs.backends import GraphBackend, graph_backend_for, plain_mode
 from ..graphs.buckets import Bucket, EagerReason
-from ..graphs.capture import capture_within_limits, eager_times, replay_times
-from ..graphs.layout import AttentionLayout, Eager, EncoderItem, Step
-from ..graphs.packer import Packer
-from ..graphs.replay_log import log_encode_call
-from ..graphs.report import EncoderStats, TowerReport
+from ..graphs.capture import capture_within_limits
+from ..graphs.layout import AttentionLayout
+from ..graphs.report import TowerReport
 from ..graphs.runner import CaptureError, MultimodalEncoderGraphRunner
 from ..graphs.variants import VariantChoices
-from ..llmapi.mm_config import MultimodalConfig, MultimodalEncoderCudaGraphConfig
+from ..llmapi.mm_config import MultimodalConfig
 from ..ops.packed_metadata import PackedAttnMetadata, make_metadata
-from .contract import EncoderContract
-from .items import pack_all
-from .output import ItemOutput
+from .encoding import EncoderCalls
 from .weights import WeightAddresses
 
 logger = logging.getLogger(__name__)
 
 
-class MultimodalEncoderMixin(EncoderContract):
+class MultimodalEncoderMixin(EncoderCalls):
     """Mixed into an encoder's ``nn.Module``.
 
     Order of calls: load weights, ``configure_encoder_cuda_graph``, ``setup_attn_metadata``,
@@ -52,29 +44,8 @@ class MultimodalEncoderMixin(EncoderContract):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.attn_metadata = None
-        self._entry: MultimodalEncoderCudaGraphConfig | None = None
         self._token_budget: int | None = None
-        self._eager_token_budget: int | None = None
-        self._adapter_made: tuple[Any, EncoderGraphIOAdapter] | None = None
-        self._runner: MultimodalEncoderGraphRunner[Any] | None = None
-        self._report: TowerReport | None = None
-        self._no_bucket_reason = EagerReason.OFF
-        self._planners: dict[EagerReason | None, BatchPlanner] = {}
         self._pool: tuple[torch.device, GraphBackend] | None = None
-        self._captured_weights: WeightAddresses | None = None
-        self._stats = EncoderStats()
-        self._lock = threading.RLock()
-        self._order: StreamOrder | None = None
-
-    # ---- lifecycle -------------------------------------------------------------------------
-
-    @property
-    def _adapter(self) -> EncoderGraphIOAdapter:
-        weights = (self.device, self.dtype)
-        if self._adapter_made is None or self._adapter_made[0] != weights:  # moved by .to()
-            self._adapter_made = (weights, self.make_io_adapter())
-            self._planners.clear()
-        return self._adapter_made[1]
 
     def configure_encoder_cuda_graph(
         self, config: MultimodalConfig, max_num_tokens: int | None = None
@@ -243,111 +214,6 @@ class MultimodalEncoderMixin(EncoderContract):
             self.release_encoder_cuda_graphs()
             return self.capture_encoder_cuda_graphs(backend if device == self.device else None)
 
-    # ---- encoding --------------------------------------------------------------------------
-
-    def encode(
-        self, items: Sequence[Mapping[str, Any]], *, eager: bool = False
-    ) -> list[ItemOutput]:
-        """Encodes a batch of items.
-
-        Args:
-            items: Items as ``pack_item`` of the tower describes them; all are checked before any
-                work.
-            eager: Leave the graphs aside (counted as ``requested``).
-
-        Pinned host tensors are copied asynchronously: wait for the device before writing to them.
-
-        Returns:
-            An output per item. The tensors are the caller's own: no later call changes them.
-
-        Raises:
-            ValueError: An item is malformed; the message names its index.
-        """
-        packed = pack_all(self.pack_item, items)
-        with self._lock:
-            why_eager, device = self._why_eager(eager), self.device
-            with self._ordered(device), plain_mode(device):
-                batch = self._planner(why_eager).plan(packed)
-                sinks = batch.allocate()
-                for step in batch.steps:
-                    if isinstance(step, Eager):
-                        self._run_eager(step, packed, sinks)
-                    elif self._runner is not None:  # it prepared the step
-                        self._runner.replay(step, packed, sinks)
-                self._count(batch)
-        outputs = zip(packed, batch.split(sinks), strict=True)
-        return [self.make_output(item, tensors) for item, tensors in outputs]
-
-    def _ordered(self, device: torch.device) -> contextlib.AbstractContextManager[object]:
-        """Eager runs share offsets and cached layouts too, whatever stream the caller is on."""
-        if self._order is None or self._order.device != device:
-            self._order = StreamOrder(device)
-        return self._order.session()
-
-    def plan(self, items: Sequence[Sequence[int]], *, eager: bool = False) -> tuple[Step, ...]:
-        """The steps that ``encode`` would take.
-
-        Args:
-            items: Segment lengths (tokens before any merger) per item.
-            eager: Leave the graphs aside.
-
-        Returns:
-            Replays and eager steps, with their reasons.
-        """
-        with self._lock:
-            return self._planner(self._why_eager(eager)).packer.plan(items)
-
-    def encoder_stats(self) -> EncoderStats:
-        """A copy of the counters."""
-        with self._lock:
-            return self._stats.model_copy(deep=True)
-
-    def _why_eager(self, requested: bool) -> EagerReason | None:
-        """Why no graph may be used at all, if so."""
-        if requested:
-            return EagerReason.REQUESTED
-        if self._captured_weights is None or not self._captured_weights.moved():
-            return None
-        if EagerReason.WEIGHTS_MOVED not in self._planners:
-            logger.warning(
-                "encoder %r serves eagerly: weights were rebound after capture, and its graphs "
-                "read the old ones; call recapture()",
-                self.encoder_cuda_graph_modality,
-            )
-        return EagerReason.WEIGHTS_MOVED
-
-    def _planner(self, why_eager: EagerReason | None) -> BatchPlanner:
-        runner = self._runner if why_eager is None else None
-        if runner is None:
-            _ = (
-                self._adapter
-            )  # weights may have been moved: then it is made anew, and plans with it
-        if why_eager not in self._planners:
-            report, entry = self._report if runner is not None else None, self._entry
-            packer = Packer(
-                () if runner is None else runner.buckets,
-                cost=replay_times(report),
-                eager_cost=eager_times(report) if entry and entry.prune_slower_than_eager else None,
-                enable_padding=entry is None or entry.enable_padding,
-                eager_token_budget=self._eager_token_budget,
-                no_bucket_reason=why_eager or self._no_bucket_reason,
-            )
-            self._planners[why_eager] = BatchPlanner(packer, self._adapter, runner, self.device)
-        return self._planners[why_eager]
-
-    def _run_eager(
-        self, step: Eager, items: Sequence[EncoderItem], sinks: Sequence[torch.Tensor]
-    ) -> None:
-        adapter = self._adapter
-        inputs = adapter.allocate_inputs(step.load.num_tokens, self.device)
-        adapter.fill(inputs, items, step.runs)
-        metadata = self.make_eager_metadata(adapter.segment_lengths(items, step.runs))
-        outputs = dict(self.run_region(inputs, metadata))
-        named: Tensors = {}
-        for block, sink in zip(adapter.output_blocks, sinks, strict=True):
-            named |= block.named(sink)
-        adapter.read(outputs, step.runs, named)
-
     def dry_run(self, num_tokens: int) -> None:
         """Makes one eager step of zeros that no counter sees: its memory is what others take.
 
@@ -389,8 +255,3 @@ class MultimodalEncoderMixin(EncoderContract):
         )
         metadata.refresh(segment_lengths)
         return metadata
-
-    def _count(self, batch: BatchPlan) -> None:
-        self._stats.add(batch.counts)
-        if self._entry is not None and self._entry.enable_replay_stats:
-            log_encode_call(self.encoder_cuda_graph_modality, batch.counts, batch.plain_steps)

@@ -17,7 +17,12 @@ from torch import nn
 
 
 class WeightAddresses:
-    """Addresses of a module's parameters and buffers at one moment."""
+    """Addresses of a module's parameters and buffers at one moment.
+
+    To look at some hundred tensors takes as long as all else that ``encode`` does on the host, so
+    it looks after the launch. For that the memory has to outlive a rebinding: it is kept until
+    ``moved`` has seen one. From then on a look comes first.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         """Takes them down."""
@@ -31,15 +36,24 @@ class WeightAddresses:
         self._dicts = [tensors for tensors, _ in slots]
         self._names = [name for _, name in slots]
         self._addresses = self._now()
+        self._kept = [tensor.detach() for tensor in self._tensors()]
+
+    def kept_on(self, device: torch.device) -> bool:
+        """Whether the weights, all on one device, can be read at these addresses as they were."""
+        return bool(self._kept) and self._kept[0].device == device
 
     def moved(self) -> bool:
         """Whether one of them is somewhere else now, or gone."""
         try:
-            return self._now() != self._addresses
+            moved = self._now() != self._addresses
         except (KeyError, TypeError):  # a slot is gone, or holds None
-            return True
+            moved = True
+        if moved:
+            self._kept = []
+        return moved
 
     def _now(self) -> list[int]:
-        # In the path of every replay, so all of it is C: 0.07 us a tensor.
-        tensors: Iterable[Any] = map(getitem, self._dicts, self._names)
-        return list(map(torch.Tensor.data_ptr, tensors))
+        return list(map(torch.Tensor.data_ptr, self._tensors()))  # all of it in C
+
+    def _tensors(self) -> Iterable[Any]:
+        return map(getitem, self._dicts, self._names)

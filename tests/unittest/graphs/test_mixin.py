@@ -480,7 +480,8 @@ def test_one_call_at_a_time(eager, monkeypatch):
     """Eager runs share the metadata of the tower: they need the lock as replays do."""
     tower = captured_tower(64)
     inside, most = [], []
-    fill = tower._adapter.fill
+    owner, name = (tower._adapter, "fill") if eager else (tower._runner._held, "stage")
+    fill = getattr(owner, name)
 
     def slow_fill(*args):
         inside.append(0)
@@ -489,7 +490,7 @@ def test_one_call_at_a_time(eager, monkeypatch):
         fill(*args)
         inside.pop()
 
-    monkeypatch.setattr(tower._adapter, "fill", slow_fill)
+    monkeypatch.setattr(owner, name, slow_fill)
     threads = [
         threading.Thread(target=lambda: tower.encode([make_item((8,))], eager=eager))
         for _ in range(3)
