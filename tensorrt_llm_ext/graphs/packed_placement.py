@@ -149,28 +149,28 @@ class RowCopy:
         # Item, first row, rows and their shape.
         self._sources: list[tuple[int, int, int, tuple[int, ...]]] = []
         self._places: list[tuple[int, int]] = []
-        self._gaps: list[torch.Tensor] = []
+        self.gaps: list[tuple[int, int]] = []  # rows inside the step that nothing is copied to
         each, end = spec.tokens_per_row, 0
         for item, item_token, token, count in spans:
             rows, start = count // each, token // each
             if start > end:
-                self._gaps.append(static[end:start])
+                self.gaps.append((end, start))
             end = start + rows
             self._sources.append((item, item_token // each, rows, (rows, *spec.shape)))
             self._places.append((start, end))
         last = spec.rows(num_tokens)
         if last > end:
-            self._gaps.append(static[end:last])
-        self._joined = None if self._gaps else static[:last]
+            self.gaps.append((end, last))
+        self._joined = None if self.gaps else static[:last]
 
     @cached_property
     def _targets(self) -> list[torch.Tensor]:
         return [self._static[start:end] for start, end in self._places]
 
     def clear_gaps(self) -> None:
-        """Zeroes rows inside the step that nothing is copied to."""
-        for gap in self._gaps:
-            gap.zero_()
+        """Zeroes them."""
+        for start, end in self.gaps:
+            self._static[start:end].zero_()
 
     def copy(self, items: Sequence[EncoderItem]) -> None:
         """Copies the rows of the items, in one call; from pinned memory straight to their place."""
@@ -219,7 +219,7 @@ class PackedPlacement(Placement):
             known: Layout rows by part.
         """
         self.num_tokens = num_tokens
-        self.layout = parts
+        self.layout = (parts, *(tuple(copy.gaps) for copy in copies))
         self._parts = parts
         self._copies = copies
         self._layout_rows = layout_rows

@@ -1,13 +1,21 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which backend a device has, and the modes that a capture is kept free of."""
+"""Which backend a device has, the modes that a capture is kept free of, the order of streams."""
 
 from __future__ import annotations
+
+import threading
 
 import pytest
 import torch
 
-from tensorrt_llm_ext.graphs.backends import can_capture, graph_backend_for, plain_mode
+from tensorrt_llm_ext.graphs.backends import (
+    StreamOrder,
+    can_capture,
+    graph_backend_for,
+    plain_mode,
+    profiler_range,
+)
 from tensorrt_llm_ext.graphs.static_backend import StaticGraphBackend
 
 
@@ -39,3 +47,144 @@ def test_plain_mode():
         assert torch.is_inference_mode_enabled()
     buffer.copy_(torch.ones(2))  # not an inference tensor: it can be written out here
     assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("inside", ["grad", "no grad", "inference", "autocast"])
+def test_plain_mode_gives_the_callers_modes_back(inside):
+    modes = {
+        "grad": torch.enable_grad,
+        "no grad": torch.no_grad,
+        "inference": torch.inference_mode,
+        "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    }
+
+    def now():
+        return (
+            torch.is_grad_enabled(),
+            torch.is_inference_mode_enabled(),
+            torch.is_autocast_enabled("cpu"),
+        )
+
+    with modes[inside]():
+        before = now()
+        with plain_mode(torch.device("cpu")):
+            assert now() == (False, False, False)
+            with plain_mode(torch.device("cpu")):
+                assert now() == (False, False, False)
+            assert now() == (False, False, False)
+        assert now() == before
+        with pytest.raises(ZeroDivisionError), plain_mode(torch.device("cpu")):
+            _ = 1 / 0
+        assert now() == before
+
+
+# ---- streams, without a device ---------------------------------------------------------------
+
+
+class FakeCuda:
+    """The few functions that order streams, and what they were asked."""
+
+    def __init__(self, monkeypatch):
+        self.device, self.handle, self.waits, self.broken = 0, 10, [], False
+        cuda = self
+
+        class Stream:
+            def __init__(self, handle):
+                self.handle = handle
+
+            def wait_stream(self, other):
+                cuda.waits.append((self.handle, other.handle))
+
+        class Device:
+            def __init__(self, index):
+                self.index = index
+
+            def __enter__(self):
+                self.before, cuda.device = cuda.device, self.index
+
+            def __exit__(self, *error):
+                cuda.device = self.before
+
+        def handle_of(index):
+            if self.broken:
+                raise RuntimeError("device lost")
+            assert index == self.device
+            return self.handle
+
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: self.device)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda index: Stream(self.handle))
+        monkeypatch.setattr(torch.cuda, "device", Device)
+        monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", handle_of, raising=False)
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    return FakeCuda(monkeypatch)
+
+
+def test_a_stream_waits_for_the_one_before(cuda):
+    order = StreamOrder(torch.device("cuda"))
+    for handle in (10, 10, 11, 11, 10):
+        cuda.handle = handle
+        with order.session(), order.session():
+            pass
+    assert cuda.waits == [(11, 10), (10, 11)]
+
+
+def test_a_session_is_on_its_device(cuda):
+    order = StreamOrder(torch.device("cuda", 1))
+    with order.session():
+        assert cuda.device == 1
+        with order.session():
+            assert cuda.device == 1
+        assert cuda.device == 1
+    assert cuda.device == 0
+    with pytest.raises(ZeroDivisionError), order.session():
+        _ = 1 / 0
+    assert cuda.device == 0
+
+
+def test_a_session_that_cannot_begin_blocks_nobody(cuda):
+    order = StreamOrder(torch.device("cuda", 1))
+    cuda.broken = True
+    with pytest.raises(RuntimeError, match="device lost"), order.session():
+        pytest.fail("it began")
+    assert cuda.device == 0
+    cuda.broken = False
+    done = threading.Event()
+
+    def other():
+        with order.session():
+            done.set()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join(10)
+    assert done.is_set()
+
+
+def test_one_session_at_a_time(cuda):
+    order = StreamOrder(torch.device("cuda"))
+    entered = threading.Event()
+
+    def other():
+        with order.session():
+            entered.set()
+
+    thread = threading.Thread(target=other)
+    with order.session():
+        thread.start()
+        assert not entered.wait(0.1)
+    thread.join(10)
+    assert entered.is_set()
+
+
+def test_profiler_range_is_left_whatever_happens(monkeypatch):
+    seen = []
+    monkeypatch.setattr(torch.cuda.nvtx, "range_push", lambda name: seen.append(name))
+    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: seen.append("pop"))
+    with profiler_range(torch.device("cpu"), "nothing"):
+        pass
+    with pytest.raises(ZeroDivisionError), profiler_range(torch.device("cuda"), "a replay"):
+        _ = 1 / 0
+    assert seen == ["a replay", "pop"]

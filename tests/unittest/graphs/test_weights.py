@@ -7,7 +7,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from .fakes import FakeTower, assert_outputs, captured_tower, make_item
+from tensorrt_llm_ext.graphs.buckets import EagerReason
+from tensorrt_llm_ext.graphs.layout import Eager
+from tensorrt_llm_ext.towers.weights import WeightAddresses
+
+from .fakes import FakeTower, SpyBackend, assert_outputs, captured_tower, make_item
 
 
 def rebind_data(tower: FakeTower) -> None:
@@ -88,3 +92,77 @@ def test_release_forgets_the_addresses():
     rebind_data(tower)
     tower.encode([make_item((8,))])
     assert tower.encoder_stats().eager == {"released": 1}
+
+
+# ---- when it looks ---------------------------------------------------------------------------
+
+
+def test_a_rebinding_is_seen_after_the_launch_then_before_it():
+    """The first look comes with a replay in flight: its results are nobody's."""
+    backend = SpyBackend()
+    tower, items = captured_tower(backend=backend), [make_item((8, 4))]
+    tower.encode(items)
+    replays = backend.replays
+    rebind_data(tower)
+    assert_outputs(tower, items, tower.encode(items))
+    assert backend.replays == replays + 1
+    for _ in range(2):
+        assert_outputs(tower, items, tower.encode(items))
+    assert backend.replays == replays + 1
+    assert tower.encoder_stats().replays == {"64x8": 1}
+    assert tower.encoder_stats().eager == {"weights_moved": 3}
+
+
+def test_memory_that_a_graph_reads_outlives_a_rebinding_until_it_is_seen():
+    tower, items = captured_tower(), [make_item((8, 4))]
+    weights = tower._captured_weights
+    assert weights is not None
+    address = tower.merger.weight.data_ptr()
+    rebind_data(tower)
+    assert address in [tensor.data_ptr() for tensor in weights._kept]
+    tower.encode(items)
+    assert weights._kept == []
+    assert not weights.kept_on(torch.device("cpu"))
+
+
+def test_weights_that_come_back_are_replayed_again():
+    """A call with other weights for a moment: nothing is captured anew for it."""
+    tower, items = captured_tower(), [make_item((8, 4))]
+    own = tower.merger.weight
+    tower.merger.weight = torch.nn.Parameter(own.detach() * 2)
+    assert_outputs(tower, items, tower.encode(items))
+    tower.merger.weight = own
+    for _ in range(2):
+        assert_outputs(tower, items, tower.encode(items))
+    assert tower.encoder_stats().eager == {"weights_moved": 1}
+    assert sum(tower.encoder_stats().replays.values()) == 2
+
+
+def test_a_plan_looks_at_the_weights():
+    tower = captured_tower()
+    rebind_data(tower)
+    (step,) = tower.plan([(8,)])
+    assert isinstance(step, Eager)
+    assert step.reason is EagerReason.WEIGHTS_MOVED
+
+
+def test_weights_on_another_device_are_noticed_before_a_replay():
+    weights = WeightAddresses(FakeTower())
+    assert weights.kept_on(torch.device("cpu"))
+    assert not weights.kept_on(torch.device("cuda", 0))
+
+
+@pytest.mark.parametrize("what", ["a parameter", "a buffer", "deleted", "none"])
+def test_every_slot_is_looked_at(what):
+    module = torch.nn.Sequential(torch.nn.Linear(3, 3, bias=False), torch.nn.BatchNorm1d(3))
+    weights = WeightAddresses(module)
+    assert not weights.moved()
+    if what == "a parameter":
+        module[0].weight.data = module[0].weight.data.clone()
+    elif what == "a buffer":
+        module[1].running_mean = torch.zeros(3)
+    elif what == "deleted":
+        del module[1].running_var
+    else:
+        module[0].weight = None
+    assert weights.moved()
