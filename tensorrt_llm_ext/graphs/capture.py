@@ -56,12 +56,11 @@ def capture_within_limits(
         # Kernels and workspaces that a first run loads for good are not the graphs' memory. What
         # fails here fails in the capture, which says where.
         with contextlib.suppress(RuntimeError, ValueError):
-            for bucket in runner.forms(buckets):
-                runner.rehearse(bucket)
+            runner.rehearse(buckets)
     before = backend.memory_in_use()
     if backend.accelerated:
         with contextlib.suppress(RuntimeError, ValueError):
-            runner.rehearse(max(buckets))  # the allocator then has what warm-ups take
+            runner.rehearse([max(buckets)])  # the allocator then has what warm-ups take
     remaining = sorted(buckets)
     out: list[BucketReport] = []
     judged = False

@@ -88,6 +88,16 @@ def run_encoder(
         )
 
 
+def storage_bytes(tensors: Sequence[torch.Tensor]) -> int:
+    """Bytes behind tensors; those that share a storage count once.
+
+    Args:
+        tensors: Any shapes and dtypes.
+    """
+    storages = [t.untyped_storage() for t in tensors]
+    return sum({s.data_ptr(): s.nbytes() for s in storages}.values())
+
+
 def addresses_of(metadata: object, names: Sequence[str]) -> dict[str, int]:
     """Device addresses of the tensors of metadata that captured kernels read.
 

@@ -98,6 +98,18 @@ class Replay(_Step):
 
     bucket: Bucket
 
+    def check(self, *, exact: bool) -> None:
+        """Raises ValueError where the step breaks a bound of its bucket.
+
+        Args:
+            exact: Padding is off: the token count has to be the captured one.
+        """
+        broken = self.bucket.rejects(self.load, exact=exact)
+        if broken is not None:
+            raise ValueError(
+                f"{self.load} does not fit bucket {tuple(self.bucket)}: {broken.value}"
+            )
+
 
 @dataclass(frozen=True)
 class Eager(_Step):

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from .adapter import EncoderGraphIOAdapter, EncoderMetadataProvider, Tensors
-from .backends import LONG_MS, GraphBackend, plain_mode, profiler_range
+from .backends import GraphBackend, plain_mode, profiler_range
 from .buckets import Bucket
 from .captured import (
     CapturedBucket,
@@ -20,16 +20,14 @@ from .captured import (
     EncoderFn,
     addresses_of,
     run_encoder,
+    storage_bytes,
 )
 from .layout import AttentionLayout, EncoderItem, Replay
 from .prepared import PreparedReplay
 from .staging import HeldInputs
-from .variants import VariantChoices, capture_fastest
+from .variants import VariantChoices, time_eager
 
 M = TypeVar("M")
-
-_TIMED_RUNS = 5  # one is enough where timings decide nothing; the first uploads the graph
-_CLOSE = 1.2  # eager runs that are slower by this factor are timed once
 
 
 class CaptureError(RuntimeError):
@@ -95,8 +93,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
     @property
     def static_bytes(self) -> int:
         """Bytes of the input and output arenas."""
-        storages = [t.untyped_storage() for t in (*self._inputs.values(), *self._outputs.values())]
-        return sum({s.data_ptr(): s.nbytes() for s in storages}.values())
+        return storage_bytes([*self._inputs.values(), *self._outputs.values()])
 
     def capture(self, buckets: Iterable[Bucket]) -> Iterable[tuple[Bucket, CaptureTimes]]:
         """Captures buckets, largest first, so that the small ones reuse its memory.
@@ -126,26 +123,22 @@ class MultimodalEncoderGraphRunner(Generic[M]):
                 raise CaptureError(
                     f"capture of bucket {bucket.label} failed: {type(error).__name__}: {error}"
                 ) from error
-            if self._held is None:
-                inputs = self._inputs
-                self._held = HeldInputs(inputs, partial(self._adapter.clear, inputs))
+            clear = partial(self._adapter.clear, self._inputs)
+            self._held = self._held or HeldInputs(self._inputs, clear)
             yield bucket, times
 
-    def forms(self, buckets: Iterable[Bucket]) -> list[Bucket]:
-        """The largest bucket for each form of attention: together they load all there is to."""
-        found: dict[object, Bucket] = {}
-        for bucket in sorted(buckets, reverse=True):
-            metadata = self._provider.build(bucket, self._adapter.num_segment_slots(bucket))
-            found.setdefault(getattr(metadata, "attention", None), bucket)
-        return list(found.values())
-
-    def rehearse(self, bucket: Bucket) -> None:
-        """Runs a bucket once without capture or static buffers, so that libraries are loaded."""
+    def rehearse(self, buckets: Iterable[Bucket]) -> None:
+        """Runs a bucket of each form of attention once, uncaptured: libraries are loaded then."""
+        seen: set[object] = set()
         with plain_mode(self._device):
-            inputs = self._adapter.allocate_inputs(bucket.num_tokens, self._device)
-            metadata = self._provider.build(bucket, self._adapter.num_segment_slots(bucket))
-            self._provider.refresh_in_place(metadata, self._adapter.full_layout(bucket))
-            self._backend.run(lambda: run_encoder(self._encoder_fn, inputs, metadata))
+            for bucket in sorted(buckets, reverse=True):
+                metadata = self._provider.build(bucket, self._adapter.num_segment_slots(bucket))
+                form = getattr(metadata, "attention", None)
+                if form not in seen:
+                    seen.add(form)
+                    inputs = self._adapter.allocate_inputs(bucket.num_tokens, self._device)
+                    self._provider.refresh_in_place(metadata, self._adapter.full_layout(bucket))
+                    self._backend.run(partial(run_encoder, self._encoder_fn, inputs, metadata))
 
     def _capture_one(self, bucket: Bucket) -> CaptureTimes:
         start = time.perf_counter()
@@ -164,27 +157,18 @@ class MultimodalEncoderGraphRunner(Generic[M]):
             run_encoder(self._encoder_fn, inputs, metadata, into=outputs)
 
         backend = self._backend
-        repeats = _TIMED_RUNS if backend.accelerated else 1
-        variants = self._choices.candidates(bucket, backend.variants(bucket.num_tokens))
-        best = capture_fastest(
-            backend, body, variants, warmup_steps=self._warmup_steps, repeats=repeats
-        )
-        if len(variants) > 1:
-            self._choices.note(bucket, best.variant, best.search_seconds)
+        best = self._choices.capture(bucket, backend, body, warmup_steps=self._warmup_steps)
         addresses = addresses_of(metadata, self._provider.graph_critical_attrs)
-        self._captured[bucket] = CapturedBucket(
-            best.graph, best.region, inputs, outputs, metadata, addresses
-        )
+        parts = (best.graph, best.region, inputs, outputs, metadata, addresses)
+        self._captured[bucket] = CapturedBucket(*parts)
         capture_ms = (time.perf_counter() - start) * 1e3
 
         def eager() -> None:
             run_encoder(self._encoder_fn, inputs, self._eager_metadata(full))
 
-        eager_ms = backend.time_ms(eager, repeats=1)
-        if repeats > 1 and eager_ms < min(_CLOSE * best.replay_ms, LONG_MS):
-            eager_ms = backend.time_ms(eager, repeats=repeats)
-        accelerated, variant = backend.accelerated, best.variant
-        return CaptureTimes(capture_ms, best.replay_ms, eager_ms, accelerated, None, variant)
+        eager_ms = time_eager(backend, eager, best.replay_ms)
+        accelerated = backend.accelerated
+        return CaptureTimes(capture_ms, best.replay_ms, eager_ms, accelerated, None, best.variant)
 
     def self_check(self, bucket: Bucket) -> list[str]:
         """Outputs of a bucket whose replay on random inputs is not the eager run's, bit for bit."""
@@ -211,11 +195,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         captured = self._captured.get(step.bucket)
         if captured is None:
             raise self._not_captured(step.bucket)
-        broken = step.bucket.rejects(step.load, exact=self._exact)
-        if broken is not None:
-            raise ValueError(
-                f"{step.load} does not fit bucket {tuple(step.bucket)}: {broken.value}"
-            )
+        step.check(exact=self._exact)
         return PreparedReplay.of(step, captured, self._adapter, items)
 
     def replay(
@@ -250,17 +230,14 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         ):
             self._held.stage(prepared.placement, bucket.num_tokens, items)
             captured.refresh(prepared.attention, self._provider.refresh_in_place)
-            if uncaptured:
-                captured.body()
-            else:
-                captured.graph.replay()
+            run = captured.body if uncaptured else captured.graph.replay
+            run()
             for copy in prepared.copies:
                 copy.into(sinks)
 
     def _not_captured(self, bucket: Bucket) -> ValueError:
-        return ValueError(
-            f"bucket {bucket.label} is not captured; there are {[b.label for b in self.buckets]}"
-        )
+        there = [b.label for b in self.buckets]
+        return ValueError(f"bucket {bucket.label} is not captured; there are {there}")
 
     def release(self) -> None:
         """Gives graphs and buffers back; does nothing the second time."""

@@ -22,12 +22,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from .backends import CapturedGraph, GraphBackend
+from .backends import LONG_MS, CapturedGraph, GraphBackend
 from .buckets import Bucket
 
 logger = logging.getLogger(__name__)
 
 CACHE_VARIABLE = "TRTLLM_EXT_CACHE_DIR"
+_TIMED_RUNS = 5  # one is enough where timings decide nothing; the first uploads the graph
+_CLOSE = 1.2
 WORTH_CHANGING = 0.99
 """A form has to be faster than the first by this factor: timings are no better than that."""
 
@@ -52,6 +54,84 @@ def cache_dir() -> Path:
     """``$TRTLLM_EXT_CACHE_DIR``, by default ``~/.cache/tensorrt_llm_ext``."""
     chosen = os.environ.get(CACHE_VARIABLE)
     return Path(chosen) if chosen else Path.home() / ".cache" / "tensorrt_llm_ext"
+
+
+class Captured(NamedTuple):
+    """The fastest form of a region.
+
+    Attributes:
+        graph: Its recording.
+        region: The same, not recorded.
+        variant: Its name.
+        replay_ms: A replay, milliseconds.
+        search_seconds: What the other forms took.
+    """
+
+    graph: CapturedGraph
+    region: Callable[[], None]
+    variant: str
+    replay_ms: float
+    search_seconds: float
+
+
+def capture_fastest(
+    backend: GraphBackend,
+    body: Callable[[], None],
+    variants: Sequence[str],
+    *,
+    warmup_steps: int,
+) -> Captured:
+    """Captures a region in several forms and keeps the fastest.
+
+    Args:
+        backend: Records and times.
+        body: The region.
+        variants: Forms to try, the usual one first.
+        warmup_steps: Runs before each capture.
+
+    Returns:
+        The fastest; the others have given their memory back.
+    """
+    best: Captured | None = None
+    start = time.perf_counter()
+    for variant in variants:
+        region = partial(_in_variant, backend, variant, body)
+        graph = backend.capture(region, warmup_steps=warmup_steps)
+        if best is None:
+            start = time.perf_counter()
+        replay_ms = backend.time_ms(graph.replay, repeats=_repeats(backend))
+        if best is not None and replay_ms >= WORTH_CHANGING * best.replay_ms:
+            graph.reset()
+            continue
+        if best is not None:
+            best.graph.reset()
+        best = Captured(graph, region, variant, replay_ms, 0.0)
+    if best is None:
+        raise ValueError("there has to be a form to capture")
+    return best._replace(search_seconds=time.perf_counter() - start)
+
+
+def time_eager(backend: GraphBackend, eager: Callable[[], None], replay_ms: float) -> float:
+    """Milliseconds of an eager run; one that is clearly slower than the replay is timed once.
+
+    Args:
+        backend: Runs and times.
+        eager: The run.
+        replay_ms: A replay of the same.
+    """
+    once = backend.time_ms(eager, repeats=1)
+    if not backend.accelerated or once >= min(_CLOSE * replay_ms, LONG_MS):
+        return once
+    return backend.time_ms(eager, repeats=_repeats(backend))
+
+
+def _repeats(backend: GraphBackend) -> int:
+    return _TIMED_RUNS if backend.accelerated else 1
+
+
+def _in_variant(backend: GraphBackend, variant: str, body: Callable[[], None]) -> None:
+    with backend.in_variant(variant):
+        body()
 
 
 class VariantChoices:
@@ -89,6 +169,16 @@ class VariantChoices:
             return (known,)
         return tuple(variants) if self._left > 0 else tuple(variants[:1])
 
+    def capture(
+        self, bucket: Bucket, backend: GraphBackend, body: Callable[[], None], *, warmup_steps: int
+    ) -> Captured:
+        """Captures a bucket in its fastest form; see ``capture_fastest``."""
+        variants = self.candidates(bucket, backend.variants(bucket.num_tokens))
+        best = capture_fastest(backend, body, variants, warmup_steps=warmup_steps)
+        if len(variants) > 1:
+            self.note(bucket, best.variant, best.search_seconds)
+        return best
+
     def note(self, bucket: Bucket, variant: str, seconds: float) -> None:
         """Remembers a choice among several.
 
@@ -115,68 +205,6 @@ class VariantChoices:
             logger.info("cannot remember the fastest forms in %s: %s", self._path, error)
             return
         self._saved = dict(self._known)
-
-
-class Captured(NamedTuple):
-    """The fastest form of a region.
-
-    Attributes:
-        graph: Its recording.
-        region: The same, not recorded.
-        variant: Its name.
-        replay_ms: A replay, milliseconds.
-        search_seconds: What the other forms took.
-    """
-
-    graph: CapturedGraph
-    region: Callable[[], None]
-    variant: str
-    replay_ms: float
-    search_seconds: float
-
-
-def capture_fastest(
-    backend: GraphBackend,
-    body: Callable[[], None],
-    variants: Sequence[str],
-    *,
-    warmup_steps: int,
-    repeats: int,
-) -> Captured:
-    """Captures a region in several forms and keeps the fastest.
-
-    Args:
-        backend: Records and times.
-        body: The region.
-        variants: Forms to try, the usual one first.
-        warmup_steps: Runs before each capture.
-        repeats: Replays timed.
-
-    Returns:
-        The fastest; the others have given their memory back.
-    """
-    best: Captured | None = None
-    start = time.perf_counter()
-    for variant in variants:
-        region = partial(_in_variant, backend, variant, body)
-        graph = backend.capture(region, warmup_steps=warmup_steps)
-        if best is None:
-            start = time.perf_counter()
-        replay_ms = backend.time_ms(graph.replay, repeats=repeats)
-        if best is not None and replay_ms >= WORTH_CHANGING * best.replay_ms:
-            graph.reset()
-            continue
-        if best is not None:
-            best.graph.reset()
-        best = Captured(graph, region, variant, replay_ms, 0.0)
-    if best is None:
-        raise ValueError("there has to be a form to capture")
-    return best._replace(search_seconds=time.perf_counter() - start)
-
-
-def _in_variant(backend: GraphBackend, variant: str, body: Callable[[], None]) -> None:
-    with backend.in_variant(variant):
-        body()
 
 
 def _key(bucket: Bucket) -> str:

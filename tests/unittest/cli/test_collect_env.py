@@ -109,4 +109,4 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
             "free_bytes": 70 << 30,
         }
     ]
-    assert facts["backends"]["cuda"] == "cuda_graph, varlen attention in bfloat16"
+    assert facts["backends"]["cuda"] == "cuda_graph, tiles attention in bfloat16"

@@ -43,9 +43,9 @@ def test_text(config: Path, tiny_checkpoint: Path) -> None:
     result = run(config, "--model", tiny_checkpoint)
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.startswith(f"{tiny_checkpoint} on cuda, bfloat16\n")
-    assert "Encoder 'image': 4 buckets, varlen attention" in result.stdout
+    assert "Encoder 'image': 4 buckets, tiles attention" in result.stdout
     rows = [line.split() for line in result.stdout.splitlines()]
-    assert ["256", "4", "256"] in rows  # the longest segment is baked in
+    assert ["256", "4", "any"] in rows  # tiles bake no longest segment
 
 
 def test_json_is_all_of_stdout(config: Path, tiny_checkpoint: Path) -> None:
@@ -68,10 +68,10 @@ def test_set_and_model_of_the_file(config: Path, tiny_checkpoint: Path) -> None:
 @pytest.mark.parametrize(
     ("device", "option", "attention"),
     [
-        ("auto", None, "varlen"),
-        ("cuda:1", None, "varlen"),
+        ("auto", None, "tiles"),
+        ("cuda:1", None, "tiles"),
         ("cpu", None, "block_mask"),
-        ("cpu", "cuda", "varlen"),
+        ("cpu", "cuda", "tiles"),
         ("auto", "cpu", "block_mask"),
     ],
 )

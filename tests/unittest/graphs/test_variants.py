@@ -72,7 +72,7 @@ def capture(backend: TimedBackend, variants: tuple[str, ...]) -> Any:
         backend.ran.append(backend.form)
         torch.zeros(2).add_(1)
 
-    return capture_fastest(backend, body, variants, warmup_steps=1, repeats=1)
+    return capture_fastest(backend, body, variants, warmup_steps=1)
 
 
 @pytest.mark.parametrize(

@@ -60,19 +60,19 @@ def test_dry_run(
     tower = load_tower(source, modality, device="cpu", dtype=torch.float32)
     tower.setup_attn_metadata(max_num_tokens=32)  # of the budget; larger items run all the same
     seen: list[Any] = []
-    forward, metadata_of = tower.encoder_forward, tower.make_eager_metadata
+    region, metadata_of = tower.run_region, tower.make_eager_metadata
 
     def spy_forward(inputs: Mapping[str, torch.Tensor], metadata: Any) -> Any:
-        outputs = forward(inputs, metadata)
+        outputs = dict(region(inputs, metadata))
         seen.append({n: t.shape[0] for n, t in outputs.items()})
         assert not torch.is_grad_enabled()
-        return outputs
+        return outputs.items()
 
     def spy_metadata(lengths: Any) -> Any:
         seen.append(lengths)
         return metadata_of(lengths)
 
-    monkeypatch.setattr(tower, "encoder_forward", spy_forward)
+    monkeypatch.setattr(tower, "run_region", spy_forward)
     monkeypatch.setattr(tower, "make_eager_metadata", spy_metadata)
     tower.dry_run(asked)
     lengths, rows = seen

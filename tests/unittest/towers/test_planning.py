@@ -53,7 +53,7 @@ def test_cuda_is_planned_without_cuda_and_weights(
     )
     assert (plan.model, plan.device, plan.dtype) == (str(tmp_path), "cuda", "bfloat16")
     assert [t.modality for t in plan.towers] == list(modalities)
-    assert all(t.attention == "varlen" for t in plan.towers)
+    assert all(t.attention == "tiles" for t in plan.towers)
     assert plan.towers[0].pool_bytes > 0
     assert plan.total_bytes == sum(t.total_bytes for t in plan.towers)
 
