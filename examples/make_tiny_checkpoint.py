@@ -1,12 +1,13 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
 # SPDX-License-Identifier: Apache-2.0
-"""Build a small random-weight checkpoint with a real architecture, tokenizer and chat template.
+"""Build a small random-weight checkpoint of a real architecture, with tokenizer and chat template.
 
     python examples/make_tiny_checkpoint.py --family qwen3_vl --out build/tiny_qwen3_vl
 
 The result is an ordinary Hugging Face folder: everything that loads a published model of the family
-loads it. Its answers are nonsense, but its logits depend on every picture, sound, weight and bias,
-so a wrong encoder cannot hide behind it.
+loads it. RADIO has no language model and no tokenizer; Nemotron Omni comes without its own. Answers
+are nonsense, but logits and features depend on every picture, sound, weight and bias, so a wrong
+encoder cannot hide behind them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tiny.architectures import FAMILIES, build_model
+from tiny.architectures import FAMILIES, build_model, generation_config
 from tiny.preprocessors import preprocessor_files
 from tiny.tokenizers_of import QWEN, VOCAB_SIZE, build_tokenizer
 from transformers.utils import logging
@@ -34,8 +35,7 @@ def make_tiny_checkpoint(
     seed: int = 0,
     *,
     dtype: str = "float32",
-    vision: dict[str, Any] | None = None,
-    text: dict[str, Any] | None = None,
+    **sections: dict[str, Any],
 ) -> Path:
     """Write a tiny checkpoint and return its folder.
 
@@ -47,27 +47,37 @@ def make_tiny_checkpoint(
         family: Architecture, one of ``FAMILIES``.
         seed: Seed of the weights.
         dtype: Dtype of the saved weights, one of ``DTYPES``.
-        vision: Fields of the vision config that replace the family's own.
-        text: Fields of the text config that replace the family's own.
+        **sections: ``vision``, ``text`` and ``audio``: fields of these configurations that replace
+            the family's own.
 
     Returns:
         ``out`` as a path.
 
     Raises:
-        ValueError: ``family`` or ``dtype`` is not known.
+        ValueError: ``family`` or ``dtype`` is not known, or the family has no such section.
     """
     if family not in FAMILIES:
         raise ValueError(f"family {family!r} is not known; choose one of {', '.join(FAMILIES)}")
     if dtype not in DTYPES:
         raise ValueError(f"dtype {dtype!r} is not known; choose one of {', '.join(DTYPES)}")
+    chosen = FAMILIES[family]
+    for section in sections:
+        if section not in chosen.sections:
+            raise ValueError(
+                f"{family} has no section {section!r}; it has {', '.join(chosen.sections)}"
+            )
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
-    chosen = FAMILIES[family]
-    tokenizer = build_tokenizer(chosen.vocabulary)
-    tokenizer.save_pretrained(out)
-    model = build_model(chosen, tokenizer.get_vocab(), vision=vision or {}, text=text or {})
+    ids: dict[str, int] = {}
+    if chosen.vocabulary is not None:
+        tokenizer = build_tokenizer(chosen.vocabulary)
+        tokenizer.save_pretrained(out)
+        ids = tokenizer.get_vocab()
+    model = build_model(chosen, ids, sections)
     randomize(model, seed)
     model.to(getattr(torch, dtype)).save_pretrained(out)
+    if chosen.vocabulary is not None:
+        generation_config(chosen.vocabulary, ids).save_pretrained(out)
     for name, content in preprocessor_files(chosen.preprocessors).items():
         text_of = json.dumps(content, indent=2, sort_keys=True) + "\n"
         (out / name).write_text(text_of, encoding="utf-8")
@@ -79,7 +89,8 @@ def randomize(model: torch.nn.Module, seed: int, std: float = 0.05) -> None:
 
     The decoder's matrices get twice the deviation: with less, every token ends up predicting
     itself, and equal texts would prove little. The few channels of the audio tower's convolutions
-    get four times: with less, sound drowns in the positions that are added to it.
+    get four times: with less, sound drowns in the positions that are added to it. RADIO's layer
+    scales stay ones: published checkpoints have none.
 
     Args:
         model: Model to fill in place.
@@ -89,6 +100,8 @@ def randomize(model: torch.nn.Module, seed: int, std: float = 0.05) -> None:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
+            if name.endswith("lambda1"):
+                continue
             noise = torch.randn(parameter.shape, generator=generator) * std
             if parameter.dim() == 1 and name.endswith("weight"):
                 noise += 1

@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of ``make_tiny_checkpoint``: tokenizers, architectures and preprocessor files."""
+"""Parts of ``make_tiny_checkpoint``: tokenizers, architectures, layouts and preprocessor files."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 import json
 import sysconfig
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ _TEMPLATE = """\
             {%- elif 'text' in part -%}
                 {{- part.text -}}
             {%- else -%}
-                {{- raise_exception('content part is neither text, NAMES') -}}
+                {{- raise_exception('content part is neither NAMES') -}}
             {%- endif -%}
         {%- endfor -%}
     {%- endif -%}
@@ -103,11 +104,11 @@ class Vocabulary:
             _PART.replace("KIND", kind).replace("TOKENS", tokens)
             for kind, tokens in self.media.items()
         )
-        *names, last = self.media
+        *others, last = self.media
         opening = self.opening.replace("ROLE", "' ~ message.role ~ '")
         return (
             _TEMPLATE.replace("            PARTS\n", parts)
-            .replace("NAMES", f"{', '.join(names)} nor {last}")
+            .replace("NAMES", f"{', '.join(['text', *others])} nor {last}")
             .replace("PREFIX", self.prefix)
             .replace("OPEN", opening)
             .replace("CLOSE", self.closing)
@@ -160,6 +161,8 @@ QWEN_OMNI = Vocabulary(
     },
 )
 
+QWEN_ASR = replace(QWEN_OMNI, media={"audio": QWEN_OMNI.media["audio"]})
+
 GLM = Vocabulary(
     special=(
         "<|endoftext|>",
@@ -193,24 +196,16 @@ GLM = Vocabulary(
 
 def build_tokenizer(vocabulary: Vocabulary = QWEN) -> Any:
     """Train a byte-level BPE on the standard library and append the special tokens."""
-    scaffold = Qwen2Tokenizer().backend_tokenizer  # its normalizer and word splitter, no vocabulary
-    trained = Tokenizer(models.BPE())
-    trained.normalizer = scaffold.normalizer
-    trained.pre_tokenizer = scaffold.pre_tokenizer
-    trained.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB_SIZE - len(vocabulary.special),
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    trained.train_from_iterator(_training_texts(), trainer)
+    trained = _train(VOCAB_SIZE - len(vocabulary.special))
     tokenizer: Any
     if vocabulary.qwen:
-        bpe = json.loads(trained.to_str())["model"]
+        bpe = json.loads(trained)["model"]
         merges: Any = [tuple(pair) for pair in bpe["merges"]]  # annotated as list[str]
         tokenizer = Qwen2Tokenizer(vocab=bpe["vocab"], merges=merges, model_max_length=MAX_LENGTH)
     else:
-        tokenizer = PreTrainedTokenizerFast(tokenizer_object=trained, model_max_length=MAX_LENGTH)
+        tokenizer = PreTrainedTokenizerFast(
+            tokenizer_object=Tokenizer.from_str(trained), model_max_length=MAX_LENGTH
+        )
     tokenizer.add_special_tokens({"extra_special_tokens": list(vocabulary.special)})
     tokenizer.eos_token, tokenizer.pad_token = vocabulary.end, vocabulary.pad
     tokenizer.init_kwargs.update(vocabulary.named)  # saved, and attributes once loaded again
@@ -218,6 +213,24 @@ def build_tokenizer(vocabulary: Vocabulary = QWEN) -> Any:
     if len(tokenizer) != VOCAB_SIZE:
         raise RuntimeError(f"trained {len(tokenizer)} tokens, wanted {VOCAB_SIZE}: too little text")
     return tokenizer
+
+
+@cache
+def _train(size: int) -> str:
+    """A byte-level BPE of so many tokens, as JSON: it takes a second, and families share it."""
+    scaffold = Qwen2Tokenizer().backend_tokenizer  # its normalizer and word splitter, no vocabulary
+    trained = Tokenizer(models.BPE())
+    trained.normalizer = scaffold.normalizer
+    trained.pre_tokenizer = scaffold.pre_tokenizer
+    trained.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    trained.train_from_iterator(_training_texts(), trainer)
+    text: str = trained.to_str()
+    return text
 
 
 def _training_texts() -> Iterator[str]:

@@ -23,11 +23,19 @@ from transformers.video_utils import VideoMetadata
 
 PROCESSORS = {
     "qwen": ("Qwen3VLProcessor", "Qwen2VLImageProcessorPil"),
+    "qwen2_vl": ("Qwen2VLProcessor", "Qwen2VLImageProcessorPil"),
+    "qwen2_5_vl": ("Qwen2_5_VLProcessor", "Qwen2VLImageProcessorPil"),
     "omni": ("Qwen3OmniMoeProcessor", "Qwen2VLImageProcessorPil"),
     "glm4v": ("Glm4vProcessor", "Glm4vImageProcessorPil"),
     "glm46v": ("Glm46VProcessor", "Glm46VImageProcessorPil"),
     "glm5_next": ("Glm5NextProcessor", "Glm5NextImageProcessorPil"),
 }
+# Families that the engine serves without their language models.
+ENCODERS_ONLY = (
+    *("qwen2_vl", "qwen2_5_vl"),
+    *("qwen3_asr", "qwen3_asr_original"),
+    *("radio", "nemotron_h_omni"),
+)
 
 
 class FamilyOracle:

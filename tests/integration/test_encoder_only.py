@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,10 @@ import pytest
 import torch
 import transformers
 from family_oracle import PROCESSORS
-from make_tiny_checkpoint import FAMILIES, randomize
+from make_tiny_checkpoint import FAMILIES
 from PIL import Image
-from safetensors.torch import load_file, save_file
 from scipy.signal import resample_poly
+from tower_oracle import AudioOracle, RadioOracle, VisionOracle
 
 from tensorrt_llm_ext import LLM
 from tensorrt_llm_ext.engine import engine as engine_module
@@ -51,22 +50,22 @@ def no_language_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_language_model")
-@pytest.mark.parametrize("family", list(FAMILIES))
+@pytest.mark.parametrize("family", [f for f in FAMILIES if FAMILIES[f].preprocessors in PROCESSORS])
 def test_pictures_of_every_family(
     family: str, family_checkpoint: Callable[[str], Path], photo: Image.Image, photo2: Image.Image
 ) -> None:
-    """Features are those of the tower on rows that transformers' own processor cut."""
+    """Features are those of transformers' tower on rows that its own processor cut."""
     folder = family_checkpoint(family)
     pictures = [photo.resize((150, 120)), photo2.resize((90, 70))]
     processor = getattr(transformers, PROCESSORS[FAMILIES[family].preprocessors][1])
-    tower = load_tower(folder, "image")
+    oracle = VisionOracle(folder)
     with LLM(model=folder, multimodal_config=graphs_for("image"), **LIMITS) as llm:
         got = llm.encode_multimodal({"image": pictures})["image"]
         for picture, ours in zip(pictures, got, strict=True):
             cut = processor.from_pretrained(folder)(images=picture, return_tensors="pt")
-            grid = tuple(cut["image_grid_thw"][0].tolist())
-            (own,) = tower.encode([{"pixel_values": cut["pixel_values"], "grid_thw": grid}])
-            assert distance(ours.features, own.features) < 1e-6
+            item = {"pixel_values": cut["pixel_values"], "grid_thw": cut["image_grid_thw"][0]}
+            (theirs,) = oracle.ask([item])
+            assert distance(ours.features, theirs["features"]) < 1e-5
         assert sum(llm.encoder_stats()["image"].replays.values()) > 0
 
 
@@ -104,134 +103,69 @@ def test_every_registered_model_is_known() -> None:
 
 
 @pytest.mark.usefixtures("no_language_model")
-def test_a_tower_behind_the_adapter(tmp_path: Path, photo: Image.Image) -> None:
-    """Qwen2-VL: the engine has media rules for it, and no more."""
-    vision = {"depth": 2, "embed_dim": 32, "hidden_size": 48, "num_heads": 2, "mlp_ratio": 2}
-    config = transformers.Qwen2VLConfig(vision_config=vision)
-    tower = transformers.models.qwen2_vl.modeling_qwen2_vl.Qwen2VisionTransformerPretrainedModel
-    model: Any = tower._from_config(config.vision_config).eval()
-    randomize(model, 0)
-    state = {f"visual.{key}": value for key, value in model.state_dict().items()}
-    save_file(state, tmp_path / "model.safetensors")
-    config.save_pretrained(tmp_path)
-    size = {"shortest_edge": 56 * 56, "longest_edge": 256 * 256}
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"size": size}))
-    picture = photo.resize((150, 120))
-    with LLM(model=tmp_path, dtype="float32", **LIMITS) as llm:
-        (ours,) = llm.encode_multimodal({"image": [picture]})["image"]
-        (clip,) = llm.encode_multimodal({"video": [[picture.resize((448, 336))] * 3]})["video"]
-    cut = transformers.Qwen2VLImageProcessorPil(size=size)(images=picture, return_tensors="pt")
-    with torch.no_grad():
-        theirs = model(cut["pixel_values"], grid_thw=cut["image_grid_thw"]).pooler_output
-    assert distance(ours.features, theirs) < 1e-5
-    assert clip.features.shape == (2 * 24 * 32 // 4, 48)
+def test_videos_without_a_preprocessor_file(
+    family_checkpoint: Callable[[str], Path], photo: Image.Image
+) -> None:
+    """Qwen2-VL has one file for pictures; the limits of its videos are per frame, and its own."""
+    frame = photo.resize((448, 336))
+    with LLM(model=family_checkpoint("qwen2_vl"), **LIMITS) as llm:
+        (clip,) = llm.encode_multimodal({"video": [[frame] * 3]})["video"]
+    assert clip.features.shape == (2 * 24 * 32 // 4, 64)
 
 
 # ---- RADIO ----------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def radio(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    """Folder of a tiny RADIO, and transformers' model."""
-    folder = tmp_path_factory.mktemp("checkpoint") / "radio"
-    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-    model: Any = transformers.RadioModel(transformers.RadioConfig(max_img_size=512, **sizes))
-    randomize(model, 0)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "lambda" in name:  # published checkpoints have none
-                parameter.fill_(1)
-    model.eval().save_pretrained(folder)
-    return folder, model
-
-
 @pytest.mark.usefixtures("no_language_model")
-def test_radio(radio: tuple[Path, Any], photo: Image.Image) -> None:
+def test_radio(family_checkpoint: Callable[[str], Path], photo: Image.Image) -> None:
     """Sides are rounded to whole patches, pixels are 0..1, rows in raster order."""
-    folder, model = radio
+    folder = family_checkpoint("radio")
     pictures = [photo.resize((150, 120)), photo.resize((64, 32))]
     rounded = [(144, 128), (64, 32)]
     with LLM(model=folder, multimodal_config=graphs_for("image"), **LIMITS) as llm:
         assert [t.status for t in llm.startup_report.towers] == ["captured"]
         got = llm.encode_multimodal({"image": pictures, "video": [[pictures[1]] * 3]})
         assert sum(llm.encoder_stats()["image"].replays.values()) > 0
+    oracle = RadioOracle(folder)
     for picture, size, ours in zip(pictures, rounded, got["image"], strict=True):
         pixels = np.asarray(picture.resize(size, Image.Resampling.BICUBIC), dtype=np.float32) / 255
-        with torch.no_grad():
-            theirs = model(torch.from_numpy(pixels.transpose(2, 0, 1).copy())[None])
-        assert distance(ours.features, theirs.features[0]) < 1e-5
-        assert distance(ours.summary, theirs.summary) < 1e-5
+        (theirs,) = oracle.ask([torch.from_numpy(pixels.transpose(2, 0, 1).copy())[None]])
+        assert distance(ours.features, theirs["features"]) < 1e-5
+        assert distance(ours.summary, theirs["summary"]) < 1e-5
     (video,) = got["video"]  # every frame is a picture of its own
     for frame in video.features.split(len(got["image"][1].features)):
         assert distance(frame, got["image"][1].features) < 1e-5
 
 
 @pytest.mark.usefixtures("no_language_model")
-def test_nemotron(radio: tuple[Path, Any], photo: Image.Image, tmp_path: Path) -> None:
+def test_nemotron(family_checkpoint: Callable[[str], Path], photo: Image.Image) -> None:
     """Whole merge blocks, pixels normalised, rows still in raster order."""
-    folder, _ = radio
-    generator = torch.Generator().manual_seed(0)
-    state = {"vision_model." + k: v for k, v in load_file(folder / "model.safetensors").items()}
-    for key, shape in (("0", (256,)), ("1", (48, 256)), ("3", (40, 48))):
-        state[f"mlp1.{key}.weight"] = torch.randn(shape, generator=generator)
-    save_file(state, tmp_path / "model.safetensors")
-    config = {
-        "model_type": "nemotron_h_omni",
-        "dtype": "float32",
-        "vision_config": json.loads((folder / "config.json").read_text()),
-        "projector_hidden_size": 48,
-        "text_config": {"hidden_size": 40},
-    }
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    folder = family_checkpoint("nemotron_h_omni")
     picture = photo.resize((150, 120))  # 160 x 128 after rounding
-    with LLM(model=tmp_path, multimodal_config=graphs_for("image"), **LIMITS) as llm:
+    with LLM(model=folder, multimodal_config=graphs_for("image"), **LIMITS) as llm:
         (ours,) = llm.encode_multimodal({"image": [picture]})["image"]
     pixels = np.asarray(picture.resize((160, 128), Image.Resampling.BICUBIC), np.float32) / 255
     mean, std = transformers.image_utils.OPENAI_CLIP_MEAN, transformers.image_utils.OPENAI_CLIP_STD
     normal = torch.from_numpy(((pixels - mean) / std).astype(np.float32))
     rows = normal.view(8, 16, 10, 16, 3).permute(0, 2, 4, 1, 3).reshape(80, -1)
-    (own,) = load_tower(tmp_path).encode([{"pixel_values": rows, "grid_thw": (1, 8, 10)}])
-    assert ours.features.shape == (20, 40)
+    (own,) = load_tower(folder).encode([{"pixel_values": rows, "grid_thw": (1, 8, 10)}])
+    assert ours.features.shape == (20, 64)
     assert distance(ours.features, own.features) < 1e-5
 
 
-def test_radio_has_no_language_model(radio: tuple[Path, Any]) -> None:
+def test_radio_has_no_language_model(family_checkpoint: Callable[[str], Path]) -> None:
     with pytest.raises(ValueError, match=r"serves RADIO without .*; set mm_encoder_only=True"):
-        LLM(model=radio[0], device="cpu")
+        LLM(model=family_checkpoint("radio"), device="cpu")
 
 
 # ---- sound alone ----------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def asr(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    """Folder of a tiny Qwen3-ASR, and transformers' model."""
-    folder = tmp_path_factory.mktemp("checkpoint") / "asr"
-    text = {
-        "model_type": "qwen3",
-        "vocab_size": 64,
-        "hidden_size": 40,
-        "intermediate_size": 32,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "head_dim": 16,
-        "pad_token_id": 0,
-    }
-    audio = {**FAMILIES["qwen3_omni"].audio, "output_dim": 40}
-    config = transformers.Qwen3ASRConfig(audio_config=audio, text_config=text)
-    model: Any = transformers.Qwen3ASRForConditionalGeneration(config).eval()
-    randomize(model, 0)
-    model.save_pretrained(folder)
-    preprocessor = {"feature_extractor_type": "Qwen3ASRFeatureExtractor", "feature_size": 128}
-    (folder / "preprocessor_config.json").write_text(json.dumps(preprocessor))
-    return folder, model.model
-
-
 @pytest.mark.usefixtures("no_language_model")
-def test_audio_alone(asr: tuple[Path, Any]) -> None:
+@pytest.mark.parametrize("family", ["qwen3_asr", "qwen3_asr_original"])
+def test_audio_alone(family: str, family_checkpoint: Callable[[str], Path]) -> None:
     """Qwen3-ASR: clips under half a second are filled up with silence, as transformers does."""
-    folder, model = asr
+    folder = family_checkpoint(family)
     random = np.random.default_rng(0)
     clips = [random.normal(size=n).astype(np.float32) * 0.1 for n in (5000, 24000)]
     extractor = transformers.Qwen3ASRFeatureExtractor.from_pretrained(folder)
@@ -240,15 +174,14 @@ def test_audio_alone(asr: tuple[Path, Any]) -> None:
         assert sum(llm.encoder_stats()["audio"].replays.values()) > 0
         with pytest.raises(RequestError, match="'image' has no encoder here; allowed: audio"):
             llm.encode_multimodal({"image": []})
+    oracle = AudioOracle(folder)
     for clip, ours in zip(clips, got, strict=True):
         spectrum = extractor(
             clip, sampling_rate=16000, padding="longest", return_attention_mask=True
         )
-        with torch.no_grad():
-            theirs = model.get_audio_features(
-                spectrum["input_features"], spectrum["attention_mask"]
-            ).pooler_output
-        assert distance(ours.features, theirs.flatten(0, -2)[: len(ours.features)]) < 1e-5
+        frames = int(spectrum["attention_mask"].sum())
+        (theirs,) = oracle.ask([spectrum["input_features"][0][:, :frames]])
+        assert distance(ours.features, theirs["features"]) < 1e-5
 
 
 @pytest.mark.usefixtures("no_language_model")

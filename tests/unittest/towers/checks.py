@@ -44,7 +44,7 @@ def worst(ours: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]
     return max(errors)
 
 
-def capture(tower: Any, budget: int, **entry: Any) -> Any:
+def capture(tower: Any, budget: int = 256, **entry: Any) -> Any:
     """Configures and captures a tower; returns the report."""
     tower.setup_attn_metadata(max_num_tokens=budget)
     entry = {"warmup_steps": 1, **entry}

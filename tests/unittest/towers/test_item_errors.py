@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from .checks import capture
+
 ROWS = torch.randn(32, 96, generator=torch.Generator().manual_seed(0))
 GOOD: dict[str, Any] = {"pixel_values": ROWS, "grid_thw": (1, 8, 4)}
 
@@ -95,7 +97,7 @@ def test_grids_of_any_integer_kind(tower: Any) -> None:
         assert torch.equal(tower.encode([{**GOOD, "grid_thw": grid}])[0].features, expected)
 
 
-def test_rows_of_any_stride_and_float_type(tower: Any, capture: Any) -> None:
+def test_rows_of_any_stride_and_float_type(tower: Any) -> None:
     capture(tower, budget=64, buckets=[(64, 4)])
     wide = torch.zeros(64, 200)
     wide[::2, 3:99] = ROWS
@@ -116,7 +118,7 @@ def test_rows_of_any_stride_and_float_type(tower: Any, capture: Any) -> None:
         assert not torch.equal(half.features, expected)
 
 
-def test_the_callers_rows_are_not_changed(tower: Any, capture: Any) -> None:
+def test_the_callers_rows_are_not_changed(tower: Any) -> None:
     capture(tower, budget=64, buckets=[(64, 4)])
     before = ROWS.clone()
     (out,) = tower.encode([GOOD])

@@ -14,8 +14,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tower_oracle import VisionOracle, load_model
 
 from tensorrt_llm_ext.towers import load_tower, modalities_of
+
+from .checks import ORACLE, worst
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 PREFIX = "model.visual."
@@ -247,7 +250,7 @@ def test_config_without_a_vision_part(vision: Any) -> None:
 
 
 def test_config_of_published_checkpoints_and_of_transformers_5(
-    make_checkpoint: Any, folder: Path, make_batch: Any, ask_oracle: Any, worst_error: Any
+    make_checkpoint: Any, folder: Path, make_batch: Any
 ) -> None:
     """Published: vision model_type is the model's, no rope; 5.x: rope_parameters."""
     config = json.loads((folder / "config.json").read_text())
@@ -255,8 +258,8 @@ def test_config_of_published_checkpoints_and_of_transformers_5(
     assert vision["rope_parameters"]["rope_theta"] == 10000.0
     tower = load_tower(folder)
     items = make_batch(tower, [(1, 6, 8)])
-    expected = ask_oracle(make_checkpoint().oracle, items)
-    assert worst_error(tower.encode(items), expected) <= 1e-5
+    expected = make_checkpoint().ask(items)
+    assert worst(tower.encode(items), expected) <= ORACLE
 
     original = {**vision, "model_type": "qwen3_vl"}
     del original["rope_parameters"]
@@ -264,7 +267,7 @@ def test_config_of_published_checkpoints_and_of_transformers_5(
     for extra in ({}, {"rope_scaling": None}, {"rope_scaling": {"rope_type": "default"}}):
         published = {**config, "vision_config": original | extra, "text_config": text}
         (folder / "config.json").write_text(json.dumps(published))
-        assert worst_error(load_tower(folder).encode(items), expected) <= 1e-5
+        assert worst(load_tower(folder).encode(items), expected) <= ORACLE
 
 
 @pytest.mark.parametrize(
@@ -285,17 +288,18 @@ def test_every_place_of_the_rope_base(rope: dict[str, Any], vision_config: dict[
     assert tower.config.packed_vit().rope_theta == theirs == 50.0
 
 
-def test_save_pretrained_of_a_whole_model(
-    tiny_checkpoint: Path, make_batch: Any, ask_oracle: Any, worst_error: Any
-) -> None:
+def test_save_pretrained_of_a_whole_model(tiny_checkpoint: Path, make_batch: Any) -> None:
     """The checkpoint of the examples, against the model that transformers loads from it."""
-    from transformers import AutoModelForImageTextToText
-
     assert modalities_of(tiny_checkpoint) == ("image",)
-    model = AutoModelForImageTextToText.from_pretrained(tiny_checkpoint, dtype=torch.float32)
     tower = load_tower(tiny_checkpoint)
     items = make_batch(tower, [(1, 8, 6), (2, 4, 4)])
-    assert worst_error(tower.encode(items), ask_oracle(model.model.visual.eval(), items)) <= 1e-5
+    assert worst(tower.encode(items), VisionOracle(tiny_checkpoint).ask(items)) <= ORACLE
+
+
+def test_shards_of_transformers(folder: Path, tmp_path: Path) -> None:
+    load_model(folder).save_pretrained(tmp_path / "sharded", max_shard_size="100KB")
+    assert (tmp_path / "sharded" / INDEX).exists()
+    assert_same_weights(load_tower(tmp_path / "sharded"), load_tower(folder))
 
 
 # ---- random weights --------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from tensorrt_llm_ext.towers import load_tower, setup_mm_encoder_cuda_graphs
 from tensorrt_llm_ext.towers.metadata import PackedMetadataProvider
 from tensorrt_llm_ext.towers.qwen3_vl import Qwen3VLVisionTower
 
-CPU = torch.device("cpu")
+from .checks import CPU, capture
 
 
 def differences(ours: Any, others: Any) -> list[float]:
@@ -112,9 +112,7 @@ def test_padded_dirty_buckets_equal_unpadded(
     assert max(differences(masked, unpadded)) <= 1e-6
 
 
-def test_dirty_replay_equals_clean_replay_bit_for_bit(
-    tower: Any, make_batch: Any, capture: Any
-) -> None:
+def test_dirty_replay_equals_clean_replay_bit_for_bit(tower: Any, make_batch: Any) -> None:
     capture(tower, buckets=[(128, 16)])
     items = make_batch(tower, [(1, 4, 6), (2, 4, 4)])
     clean = tower.encode(items)
@@ -124,9 +122,7 @@ def test_dirty_replay_equals_clean_replay_bit_for_bit(
     assert max(differences(tower.encode(items), clean)) == 0.0
 
 
-def test_replay_equals_the_same_bucket_uncaptured(
-    tower: Any, make_batch: Any, capture: Any
-) -> None:
+def test_replay_equals_the_same_bucket_uncaptured(tower: Any, make_batch: Any) -> None:
     capture(tower, buckets=[(128, 16)])
     items = make_batch(tower, [(1, 4, 6), (2, 4, 4)])
     replayed = tower.encode(items)
@@ -180,7 +176,7 @@ def test_captured_region_reads_nothing_from_the_device(tower: Any) -> None:
 # ---- isolation -------------------------------------------------------------------------------
 
 
-def test_batch_mates_change_nothing(tower: Any, make_batch: Any, capture: Any) -> None:
+def test_batch_mates_change_nothing(tower: Any, make_batch: Any) -> None:
     grids = [(1, 4, 4), (7, 2, 2), (1, 2, 12), (2, 6, 4), (1, 14, 12), (1, 2, 2), (3, 4, 8)]
     items = make_batch(tower, grids)
     random.Random(5).shuffle(items)
@@ -193,7 +189,7 @@ def test_batch_mates_change_nothing(tower: Any, make_batch: Any, capture: Any) -
         assert max(differences(twice, [alone[0]] * 2)) <= 1e-5
 
 
-def test_outputs_belong_to_the_caller(tower: Any, make_batch: Any, capture: Any) -> None:
+def test_outputs_belong_to_the_caller(tower: Any, make_batch: Any) -> None:
     capture(tower, buckets=[(64, 8)])
     a, b = make_batch(tower, [(1, 4, 6), (1, 8, 8)])
     for eager in (False, True):
@@ -210,7 +206,7 @@ def test_outputs_belong_to_the_caller(tower: Any, make_batch: Any, capture: Any)
         assert max(differences(tower.encode([a], eager=eager), [out])) == 0.0
 
 
-def test_threads_do_not_mix(tower: Any, make_batch: Any, capture: Any) -> None:
+def test_threads_do_not_mix(tower: Any, make_batch: Any) -> None:
     capture(tower, buckets=[(64, 8)])
     items = make_batch(tower, [(1, 4, 6), (2, 4, 4), (1, 8, 8), (5, 2, 2)])
     expected = [tower.encode([item])[0] for item in items]
@@ -230,7 +226,7 @@ def test_threads_do_not_mix(tower: Any, make_batch: Any, capture: Any) -> None:
     assert tower.encoder_stats().items == 4 + 4 * 8
 
 
-def test_weights_changed_in_place_are_seen(tower: Any, make_batch: Any, capture: Any) -> None:
+def test_weights_changed_in_place_are_seen(tower: Any, make_batch: Any) -> None:
     capture(tower, buckets=[(64, 8)])
     items = make_batch(tower, [(1, 4, 6)])
     before = tower.encode(items)

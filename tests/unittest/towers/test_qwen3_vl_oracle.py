@@ -4,15 +4,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tensorrt_llm_ext.graphs.layout import Replay
-from tensorrt_llm_ext.towers import load_tower, modalities_of
+from tensorrt_llm_ext.towers import load_tower
 
-TOLERANCE = 1e-5  # relative L2, fp32
+from .checks import ORACLE, capture, worst
+
 BUCKETS = [(64, 4), (64, 16), (256, 16), (256, 64)]
 
 # Grids, and the decisions: bucket or eager reason of every step.
@@ -41,22 +41,20 @@ def decisions(steps: Any) -> list[str]:
 
 
 @pytest.fixture(scope="module", params=[32, 64, 72], ids="head{}".format)
-def pair(request: pytest.FixtureRequest, make_checkpoint: Any, capture: Any) -> tuple[Any, Any]:
+def pair(request: pytest.FixtureRequest, make_checkpoint: Any) -> tuple[Any, Any]:
     """Oracle and captured tower for a head size; position table of 7 x 7."""
     checkpoint = make_checkpoint(hidden_size=2 * request.param, num_heads=2)
     tower = load_tower(checkpoint.folder)
     capture(tower, buckets=BUCKETS)
-    return checkpoint.oracle, tower
+    return checkpoint, tower
 
 
 @pytest.mark.parametrize("name", BATCHES)
-def test_matches_transformers(
-    name: str, pair: Any, make_batch: Any, ask_oracle: Any, worst_error: Any
-) -> None:
+def test_matches_transformers(name: str, pair: Any, make_batch: Any) -> None:
     oracle, tower = pair
     grids, expected_steps = BATCHES[name]
     items = make_batch(tower, grids)
-    expected = ask_oracle(oracle, items)
+    expected = oracle.ask(items)
     segments = [(h * w,) * t for t, h, w in grids]
     assert decisions(tower.plan(segments)) == sorted(expected_steps)
 
@@ -75,23 +73,21 @@ def test_matches_transformers(
         assert out.features.shape == (t * h * w // 4, tower.out_hidden_size)
         assert len(out.deepstack) == tower.num_deepstack == 2
         assert out["features"] is out.features
-    assert worst_error(eager, expected) <= TOLERANCE
-    assert worst_error(replayed, expected) <= TOLERANCE
+    assert worst(eager, expected) <= ORACLE
+    assert worst(replayed, expected) <= ORACLE
 
 
-def test_videos_of_many_lengths(
-    make_checkpoint: Any, make_batch: Any, capture: Any, ask_oracle: Any, worst_error: Any
-) -> None:
+def test_videos_of_many_lengths(make_checkpoint: Any, make_batch: Any) -> None:
     """Each alone and all in one batch, around every border of a bucket."""
     checkpoint = make_checkpoint()
     tower = load_tower(checkpoint.folder)
     capture(tower, buckets=BUCKETS)
     grids = [(n, 2, 2) for n in (1, 2, 4, 5, 15, 16, 17, 63, 64, 65, 128, 129, 199, 200)]
     items = make_batch(tower, grids)
-    expected = ask_oracle(checkpoint.oracle, items)
+    expected = checkpoint.ask(items)
     for item, outputs in zip(items, expected, strict=True):
-        assert worst_error(tower.encode([item]), [outputs]) <= TOLERANCE
-    assert worst_error(tower.encode(items), expected) <= TOLERANCE
+        assert worst(tower.encode([item]), [outputs]) <= ORACLE
+    assert worst(tower.encode(items), expected) <= ORACLE
     assert tower.encoder_stats().eager == {}
 
 
@@ -103,23 +99,21 @@ def test_an_empty_list_is_no_work(pair: Any) -> None:
     assert tower.encoder_stats() == before
 
 
-def test_the_test_can_see(pair: Any, make_item: Any, ask_oracle: Any, worst_error: Any) -> None:
+def test_the_test_can_see(pair: Any, make_item: Any) -> None:
     """Controls: another position, another order of rows, another picture."""
     oracle, tower = pair
     item = make_item(tower, (1, 4, 8))
-    expected = ask_oracle(oracle, [item])
+    expected = oracle.ask([item])
     for wrong in (
         {**item, "grid_thw": (1, 8, 4)},
         {**item, "grid_thw": (2, 4, 4)},
         {**item, "pixel_values": item["pixel_values"].roll(1, 0)},
         {**item, "pixel_values": item["pixel_values"] * 1.1},
     ):
-        assert worst_error(tower.encode([wrong]), expected) > 1e-3
+        assert worst(tower.encode([wrong]), expected) > 1e-3
 
 
-def test_real_photographs(
-    photo: Any, photo2: Any, make_checkpoint: Any, capture: Any, ask_oracle: Any, worst_error: Any
-) -> None:
+def test_real_photographs(photo: Any, photo2: Any, make_checkpoint: Any) -> None:
     """Published patch and position table, pixels from transformers' own processor."""
     from transformers.models.qwen2_vl import Qwen2VLImageProcessorPil
 
@@ -136,17 +130,15 @@ def test_real_photographs(
     grids = batch["image_grid_thw"]
     rows = batch["pixel_values"].split(grids.prod(1).tolist())
     items = [{"pixel_values": r, "grid_thw": g} for r, g in zip(rows, grids, strict=True)]
-    expected = ask_oracle(
-        checkpoint.oracle, [{**i, "grid_thw": i["grid_thw"].tolist()} for i in items]
-    )
+    expected = checkpoint.ask(items)
     largest = sum(len(r) for r in rows)
     capture(tower, budget=largest, buckets=[(largest + 32, 4)])
-    assert worst_error(tower.encode(items), expected) <= TOLERANCE
-    assert worst_error(tower.encode(items, eager=True), expected) <= TOLERANCE
+    assert worst(tower.encode(items), expected) <= ORACLE
+    assert worst(tower.encode(items, eager=True), expected) <= ORACLE
     assert tower.encoder_stats().replays == {f"{largest + 32}x4": 1}
     # Two pictures are not the same answer.
     assert (items[0]["grid_thw"] == items[2]["grid_thw"]).all()
-    assert worst_error(tower.encode([items[0]]), expected[2:]) > 0.1
+    assert worst(tower.encode([items[0]]), expected[2:]) > 0.1
 
 
 @pytest.mark.parametrize("indexes", [[2, 0], [1], [], [0, 1, 2], [2, 1, 0]], ids=str)
@@ -154,95 +146,31 @@ def test_deepstack_keeps_merger_and_order(
     indexes: list[int],
     make_checkpoint: Any,
     make_batch: Any,
-    capture: Any,
-    ask_oracle: Any,
-    worst_error: Any,
 ) -> None:
     checkpoint = make_checkpoint(deepstack_visual_indexes=indexes)
     tower = load_tower(checkpoint.folder)
     items = make_batch(tower, [(1, 4, 4), (2, 2, 4)])
-    expected = ask_oracle(checkpoint.oracle, items)
-    assert len(expected[0]) == 1 + len(indexes)
+    expected = checkpoint.ask(items)
+    assert len(expected[0]["deepstack"]) == len(indexes)
     capture(tower, budget=64, buckets=[(64, 4)])
-    assert worst_error(tower.encode(items), expected) <= TOLERANCE
-    assert worst_error(tower.encode(items, eager=True), expected) <= TOLERANCE
+    assert worst(tower.encode(items), expected) <= ORACLE
+    assert worst(tower.encode(items, eager=True), expected) <= ORACLE
     assert tower.num_deepstack == len(indexes)
 
 
-def test_rope_theta_of_the_config_is_used(
-    make_checkpoint: Any, make_batch: Any, ask_oracle: Any, worst_error: Any
-) -> None:
+def test_rope_theta_of_the_config_is_used(make_checkpoint: Any, make_batch: Any) -> None:
     checkpoint = make_checkpoint(rope_parameters={"rope_theta": 50.0, "rope_type": "axial"})
     tower = load_tower(checkpoint.folder)
     items = make_batch(tower, [(1, 8, 6)])
-    error = worst_error(tower.encode(items), ask_oracle(checkpoint.oracle, items))
-    assert error <= TOLERANCE
+    error = worst(tower.encode(items), checkpoint.ask(items))
+    assert error <= ORACLE
     default = load_tower(make_checkpoint().folder)
-    assert worst_error(default.encode(items), ask_oracle(checkpoint.oracle, items)) > 1e-4
+    assert worst(default.encode(items), checkpoint.ask(items)) > 1e-4
 
 
 @pytest.mark.parametrize("act", ["gelu", "gelu_pytorch_tanh", "silu"])
-def test_activation_of_the_config_is_used(
-    act: str, make_checkpoint: Any, make_batch: Any, ask_oracle: Any, worst_error: Any
-) -> None:
+def test_activation_of_the_config_is_used(act: str, make_checkpoint: Any, make_batch: Any) -> None:
     checkpoint = make_checkpoint(hidden_act=act)
     tower = load_tower(checkpoint.folder)
     items = make_batch(tower, [(1, 8, 6)])
-    assert worst_error(tower.encode(items), ask_oracle(checkpoint.oracle, items)) <= TOLERANCE
-
-
-TEXT = {
-    "vocab_size": 64,
-    "hidden_size": 32,
-    "intermediate_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 16,
-    "moe_intermediate_size": 16,
-    "shared_expert_intermediate_size": 16,
-    "num_experts": 2,
-    "num_experts_per_tok": 1,
-    "linear_key_head_dim": 8,
-    "linear_value_head_dim": 8,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 2,
-    "pad_token_id": 0,
-}
-
-
-@pytest.mark.parametrize("family", ["qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"])
-@pytest.mark.parametrize("shard_size", ["1GB", "100KB"])
-def test_whole_models_as_transformers_saves_them(
-    family: str,
-    shard_size: str,
-    tmp_path: Path,
-    vision_config: dict[str, Any],
-    randomise: Any,
-    make_batch: Any,
-    capture: Any,
-    ask_oracle: Any,
-    worst_error: Any,
-) -> None:
-    """Config keys and disk keys of every family, from ``save_pretrained`` of the whole model."""
-    from transformers import AutoConfig, AutoModelForImageTextToText
-
-    config_class = type(AutoConfig.for_model(family))
-    known = config_class.sub_configs["text_config"]()
-    text = {key: value for key, value in TEXT.items() if hasattr(known, key)}
-    deepstack = {} if "vl" in family else {"deepstack_visual_indexes": None}
-    vision = {k: v for k, v in (vision_config | deepstack).items() if v is not None}
-    config = config_class(text_config=text, vision_config=vision)
-    model = AutoModelForImageTextToText.from_config(config).eval()
-    randomise(model.model.visual, 3)
-    model.save_pretrained(tmp_path, max_shard_size=shard_size)
-    assert (tmp_path / "model.safetensors.index.json").exists() is (shard_size != "1GB")
-
-    assert modalities_of(tmp_path) == ("image",)
-    tower = load_tower(tmp_path)
-    assert tower.num_deepstack == (2 if "vl" in family else 0)
-    items = make_batch(tower, [(1, 6, 4), (3, 2, 4)])
-    expected = ask_oracle(model.model.visual, items)
-    capture(tower, budget=64, buckets=[(64, 4)])
-    assert worst_error(tower.encode(items), expected) <= TOLERANCE
-    assert worst_error(tower.encode(items, eager=True), expected) <= TOLERANCE
+    assert worst(tower.encode(items), checkpoint.ask(items)) <= ORACLE

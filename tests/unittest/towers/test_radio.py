@@ -7,14 +7,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from make_tiny_checkpoint import make_tiny_checkpoint
 from safetensors.torch import load_file, save_file
-from torch import nn
+from tower_oracle import RadioOracle
 
 from tensorrt_llm_ext.graphs.buckets import Bucket
 from tensorrt_llm_ext.towers import load_tower, modalities_of
@@ -23,48 +24,21 @@ from tensorrt_llm_ext.towers.registry import tower_entry
 from .checks import ORACLE, capture, check_isolation, check_replays, run_fake, worst
 
 PATCH, SIDE = 4, 8  # pixels; a table of 8 x 8 positions
-CONFIG: dict[str, Any] = {
-    "hidden_size": 64,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 2,
-    "patch_size": PATCH,
-    "max_img_size": PATCH * SIDE,
-}
+CONFIG = {"num_hidden_layers": 3, "patch_size": PATCH, "max_img_size": PATCH * SIDE}
 PREFIX = "radio_model."
 
 
-class Saved(NamedTuple):
-    folder: Path
-    oracle: nn.Module
-
-    def ask(self, pictures: list[torch.Tensor]) -> list[dict[str, torch.Tensor]]:
-        """Per item of pictures [t, 3, H, W]."""
-        with torch.no_grad():
-            outs = [self.oracle(pixels) for pixels in pictures]
-        return [{"features": o.features.flatten(0, 1), "summary": o.summary} for o in outs]
-
-
-def save(folder: Path, randomise: Any, **config: Any) -> Saved:
-    from transformers import RadioConfig, RadioModel
-
-    model = RadioModel(RadioConfig(**{**CONFIG, **config})).eval()
-    scales = [p for n, p in model.named_parameters() if "lambda" in n or "layer_scale" in n]
-    kept = [p.clone() for p in scales]
-    randomise(model, 4)
-    with torch.no_grad():
-        for scale, value in zip(scales, kept, strict=True):
-            scale.copy_(value)
-    model.save_pretrained(folder)
-    return Saved(folder, model)
+def save(folder: Path, **config: Any) -> RadioOracle:
+    return RadioOracle(make_tiny_checkpoint(folder, "radio", vision={**CONFIG, **config}))
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: Any, randomise: Any) -> Saved:
-    return save(tmp_path_factory.mktemp("radio"), randomise)
+def saved(tmp_path_factory: Any) -> RadioOracle:
+    return save(tmp_path_factory.mktemp("radio"))
 
 
 @pytest.fixture(scope="module")
-def tower(saved: Saved) -> Any:
+def tower(saved: RadioOracle) -> Any:
     tower = load_tower(saved.folder)
     capture(tower, 256, buckets=[(64, 4), (256, 8)])
     return tower
@@ -94,7 +68,7 @@ SIZES = {
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_matches_transformers(name: str, saved: Saved, tower: Any) -> None:
+def test_matches_transformers(name: str, saved: RadioOracle, tower: Any) -> None:
     pictures = [picture(*size) for size in SIZES[name]]
     expected = saved.ask(pictures)
     outs = check_replays(tower, [item_of(p) for p in pictures])
@@ -105,14 +79,14 @@ def test_matches_transformers(name: str, saved: Saved, tower: Any) -> None:
         assert out.summary.shape == (1, 2 * 64)
 
 
-def test_frames_are_pictures_of_their_own(saved: Saved, tower: Any) -> None:
+def test_frames_are_pictures_of_their_own(saved: RadioOracle, tower: Any) -> None:
     clips = [picture(2, 5, frames=3), picture(4, 4), picture(3, 2, frames=9)]
     outs = check_replays(tower, [item_of(c) for c in clips])
     assert worst(outs, saved.ask(clips)) <= ORACLE
     assert [out.summary.shape[0] for out in outs] == [3, 1, 9]
 
 
-def test_one_segment_per_replay_and_mixed_runs(saved: Saved, tower: Any) -> None:
+def test_one_segment_per_replay_and_mixed_runs(saved: RadioOracle, tower: Any) -> None:
     """A clip that no bucket holds is cut between frames, wherever the cut falls."""
     clip = picture(6, 8, frames=11)  # 58 rows a frame
     steps = tower.plan([(58,) * 11])
@@ -120,7 +94,7 @@ def test_one_segment_per_replay_and_mixed_runs(saved: Saved, tower: Any) -> None
     assert worst(check_replays(tower, [item_of(clip)]), saved.ask([clip])) <= ORACLE
 
 
-def test_rows_are_in_raster_order(saved: Saved, tower: Any) -> None:
+def test_rows_are_in_raster_order(saved: RadioOracle, tower: Any) -> None:
     """Merge-block order, as the other vision towers have it, is another picture."""
     pixels = picture(4, 6)
     item = item_of(pixels)
@@ -137,17 +111,15 @@ def test_batch_mates_change_nothing(tower: Any) -> None:
     check_isolation(tower, [item_of(picture(*s, frames=1 + i % 3)) for i, s in enumerate(sizes)])
 
 
-def test_captured_region_reads_nothing_from_the_device(saved: Saved) -> None:
+def test_captured_region_reads_nothing_from_the_device(saved: RadioOracle) -> None:
     config = json.loads((saved.folder / "config.json").read_text())
     factory = tower_entry("radio", "image").factory
     assert run_fake(lambda: factory(config), Bucket(64, 4)) == {"hidden": (64, 64)}
     assert modalities_of(saved.folder) == ("image",)
 
 
-def test_a_photograph_at_the_published_patch(
-    tmp_path: Path, randomise: Any, photo: Any, photo2: Any
-) -> None:
-    saved = save(tmp_path, randomise, patch_size=16, max_img_size=512)
+def test_a_photograph_at_the_published_patch(tmp_path: Path, photo: Any, photo2: Any) -> None:
+    saved = save(tmp_path, patch_size=16, max_img_size=512)
     tower = load_tower(tmp_path)
     capture(tower, 512, buckets=[(512, 2)])
     pictures = []
@@ -169,14 +141,16 @@ def test_a_photograph_at_the_published_patch(
     ],
     ids=str,
 )
-def test_keys_of_the_config(change: dict[str, Any], tmp_path: Path, randomise: Any) -> None:
-    saved = save(tmp_path, randomise, **change)
+def test_keys_of_the_config(change: dict[str, Any], tmp_path: Path) -> None:
+    saved = save(tmp_path, **change)
     tower = load_tower(tmp_path)
     clips = [picture(3, 5, frames=2), picture(2, 2)]
     assert worst(tower.encode([item_of(c) for c in clips]), saved.ask(clips)) <= ORACLE
 
 
-def test_align_corners_is_a_knob(saved: Saved, tower: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_align_corners_is_a_knob(
+    saved: RadioOracle, tower: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As the remote code of C-RADIOv2-H resamples; the weights were trained without."""
     from transformers.models.radio import modeling_radio
 
@@ -202,7 +176,7 @@ def test_align_corners_is_a_knob(saved: Saved, tower: Any, monkeypatch: pytest.M
 
 
 @pytest.fixture
-def edit(saved: Saved, tmp_path: Path) -> Callable[..., Path]:
+def edit(saved: RadioOracle, tmp_path: Path) -> Callable[..., Path]:
     """Copies the checkpoint with other weights."""
 
     def change(how: Callable[[dict[str, Any]], Any]) -> Path:
@@ -215,7 +189,7 @@ def edit(saved: Saved, tmp_path: Path) -> Callable[..., Path]:
     return change
 
 
-def test_layer_scale_on_disk(edit: Any, saved: Saved, tower: Any) -> None:
+def test_layer_scale_on_disk(edit: Any, saved: RadioOracle, tower: Any) -> None:
     """Published checkpoints have none, transformers writes ones; others would be ignored."""
     scale = PREFIX + "model.blocks.{}.layer_scale{}.lambda1"
     keys = load_file(saved.folder / "model.safetensors").keys()
@@ -257,7 +231,7 @@ def test_the_prefix_of_nemotron(edit: Any, tower: Any) -> None:
 
 
 @pytest.mark.parametrize("change", [{"use_swiglu_ffn": True}, {"qkv_bias": False}], ids=str)
-def test_variants_that_are_not_there(change: dict[str, Any], saved: Saved) -> None:
+def test_variants_that_are_not_there(change: dict[str, Any], saved: RadioOracle) -> None:
     with pytest.raises(ValueError, match="use_swiglu_ffn or without qkv_bias is not supported"):
         load_tower(saved.folder, config_overrides=change)
 
@@ -265,12 +239,12 @@ def test_variants_that_are_not_there(change: dict[str, Any], saved: Saved) -> No
 @pytest.mark.parametrize(
     "change", [{"summary_idxs": [0, 3]}, {"summary_idxs": [-1]}, {"num_registers": -1}], ids=str
 )
-def test_configs_that_cannot_work(change: dict[str, Any], saved: Saved) -> None:
+def test_configs_that_cannot_work(change: dict[str, Any], saved: RadioOracle) -> None:
     with pytest.raises(ValueError, match=next(iter(change))):
         load_tower(saved.folder, config_overrides=change)
 
 
-def test_random_weights_stay_finite(saved: Saved) -> None:
+def test_random_weights_stay_finite(saved: RadioOracle) -> None:
     """Mean and deviation of the pixels are constants of the model, not weights to draw."""
     config = json.loads((saved.folder / "config.json").read_text())
     random = load_tower(config, seed=3)

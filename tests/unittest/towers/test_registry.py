@@ -26,6 +26,8 @@ from tensorrt_llm_ext.towers import (
     registry,
 )
 
+from .checks import capture
+
 
 @pytest.fixture(autouse=True)
 def _own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +63,7 @@ class Doubler(MultimodalEncoderMixin, torch.nn.Module):
         return ItemOutput(features=tensors["y"])
 
 
-def test_a_new_tower_from_registration_to_replay(tmp_path: Path, capture: Any) -> None:
+def test_a_new_tower_from_registration_to_replay(tmp_path: Path) -> None:
     register_tower("doubler", modality="audio", prefixes=("thinker.ears.", "ears."))(
         lambda config: Doubler(config["width"])
     )
@@ -72,12 +74,7 @@ def test_a_new_tower_from_registration_to_replay(tmp_path: Path, capture: Any) -
         tower = load_tower(tmp_path, modality="audio")
         x = torch.randn(5, 3)
         assert torch.equal(tower.encode([{"x": x}])[0].features, 2 * x)
-    from tensorrt_llm_ext.llmapi.mm_config import MultimodalConfig
-
-    tower.setup_attn_metadata(16)
-    entry = {"buckets": [(8, 2)]}
-    tower.configure_encoder_cuda_graph(MultimodalConfig(encoder_cuda_graph={"audio": entry}))
-    assert tower.capture_encoder_cuda_graphs().status == "captured"
+    capture(tower, 16, buckets=[(8, 2)])
     assert torch.equal(tower.encode([{"x": x}])[0].features, 2 * x)
     assert tower.encoder_stats().replays == {"8x2": 1}
 

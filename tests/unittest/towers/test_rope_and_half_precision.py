@@ -10,12 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tower_oracle import VisionOracle
 
 from tensorrt_llm_ext.ops.rope import rotate
 from tensorrt_llm_ext.ops.taps import gather_taps
 from tensorrt_llm_ext.towers import load_tower
 from tensorrt_llm_ext.towers.grid import patch_positions, position_taps
 from tensorrt_llm_ext.towers.packed_vit import AxialRope
+
+from .checks import ORACLE, capture, relative_error, tensors, worst
 
 
 def exact_tables(height: int, width: int, head_size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -96,29 +99,24 @@ def test_transformers_agrees_on_rows_and_taps() -> None:
 
 @pytest.mark.parametrize("head_size", [64, 72])
 def test_bf16_error_is_no_larger_than_transformers(
-    head_size: int, make_checkpoint: Any, make_batch: Any, ask_oracle: Any, capture: Any
+    head_size: int, make_checkpoint: Any, make_batch: Any
 ) -> None:
     """Median over 5 seeds, against the fp32 oracle; transformers' rope tables kept in fp32."""
     ours: dict[str, list[float]] = {"eager": [], "replayed": []}
     theirs: list[float] = []
     for seed in range(5):
         shape = {"hidden_size": 2 * head_size, "depth": 4, "deepstack_visual_indexes": [0, 2]}
-        fp32 = make_checkpoint(seed, **shape).oracle
-        saved = make_checkpoint(seed, torch.bfloat16, **shape)
-        # The cast rounded its frequencies; from_pretrained would not have.
-        saved.oracle.rotary_pos_emb.inv_freq = fp32.rotary_pos_emb.inv_freq.clone()
-        tower = load_tower(saved.folder, dtype=torch.bfloat16)
+        fp32 = make_checkpoint(seed, "bfloat16", **shape)
+        bf16 = VisionOracle(fp32.folder, torch.bfloat16)
+        tower = load_tower(fp32.folder, dtype=torch.bfloat16)
         items = make_batch(tower, [(1, 12, 8), (2, 4, 6), (1, 2, 4)], seed)
         capture(tower, budget=256, buckets=[(256, 8)])
-        with torch.no_grad():  # the same weights for all: those of the checkpoint
-            for p, rounded in zip(fp32.parameters(), saved.oracle.parameters(), strict=True):
-                p.copy_(rounded.float())
         pixels = [{**i, "pixel_values": i["pixel_values"].bfloat16().float()} for i in items]
-        expected = ask_oracle(fp32, pixels)
-        theirs.append(total_error(ask_oracle(saved.oracle, pixels), expected))
+        expected = fp32.ask(pixels)
+        theirs.append(total_error(bf16.ask(pixels), expected))
         for name, eager in (("eager", True), ("replayed", False)):
-            outputs = [[o.features, *o.deepstack] for o in tower.encode(pixels, eager=eager)]
-            assert outputs[0][0].dtype == torch.bfloat16
+            outputs = tower.encode(pixels, eager=eager)
+            assert outputs[0].features.dtype == torch.bfloat16
             ours[name].append(total_error(outputs, expected))
         assert tower.encoder_stats().replays == {"256x8": 1}
     for name, errors in ours.items():
@@ -129,22 +127,16 @@ def test_bf16_error_is_no_larger_than_transformers(
 def total_error(ours: Any, oracle: Any) -> float:
     """Relative L2 over all outputs of all items, each output tensor weighing the same."""
     errors = [
-        float((a.double() - b.double()).norm() / b.double().norm())
+        relative_error(a, b)
         for own, expected in zip(ours, oracle, strict=True)
-        for a, b in zip(own, expected, strict=True)
+        for a, b in zip(tensors(own), tensors(expected), strict=True)
     ]
     return statistics.fmean(errors)
 
 
-def test_bf16_checkpoint_into_an_fp32_tower(
-    make_checkpoint: Any, make_batch: Any, ask_oracle: Any, worst_error: Any
-) -> None:
-    checkpoint = make_checkpoint(7, torch.bfloat16)
+def test_bf16_checkpoint_into_an_fp32_tower(make_checkpoint: Any, make_batch: Any) -> None:
+    checkpoint = make_checkpoint(7, "bfloat16")
     tower = load_tower(checkpoint.folder, dtype=torch.float32)
     assert {p.dtype for p in tower.parameters()} == {torch.float32}
     items = make_batch(tower, [(1, 4, 6)])
-    fp32 = make_checkpoint(7).oracle
-    with torch.no_grad():
-        for p, rounded in zip(fp32.parameters(), checkpoint.oracle.parameters(), strict=True):
-            p.copy_(rounded.float())
-    assert worst_error(tower.encode(items), ask_oracle(fp32, items)) <= 1e-5
+    assert worst(tower.encode(items), checkpoint.ask(items)) <= ORACLE
