@@ -140,7 +140,7 @@ class EncoderCache:
             outputs: Tensors [tokens, out], any dtype and device, and lists of such. Those of an
                 encoder whose weights have changed since their keys were made are left out.
         """
-        with self._order.session(), plain_mode(self._device):
+        with self._order.session():
             now = {tower: self.generation(tower) for tower in {key.sketch.tower for key in outputs}}
             for key, output in outputs.items():
                 if key.sketch.generation == now[key.sketch.tower]:

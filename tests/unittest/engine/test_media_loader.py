@@ -251,7 +251,7 @@ def test_weights_that_change_while_a_tower_runs(encoders: Encoders) -> None:
 
 
 def check_all_differ(media: MediaInputs, modality: str, *items: Any, equal: bool = False) -> None:
-    """Each item, given after the others, has the output it has without a cache."""
+    """Each item, given after the others or with them, has the output it has without a cache."""
     encoders, plain = make(media), make(media, cached=False)
     expected = [plain.encode_multimodal({modality: [i]})[modality][0] for i in items]
     assert all(same(expected[0], other) == equal for other in expected[1:])
@@ -259,7 +259,8 @@ def check_all_differ(media: MediaInputs, modality: str, *items: Any, equal: bool
         for item, wanted in zip(items, expected, strict=True):
             (out,) = encoders.encode_multimodal({modality: [item]})[modality]
             assert same(out, wanted)
-    assert same(encoders.encode_multimodal({modality: [*items]})[modality][-1], expected[-1])
+    together = make(media).encode_multimodal({modality: [*items]})[modality]
+    assert all(map(same, together, expected))
 
 
 def test_one_pixel_that_no_glance_falls_on(media: MediaInputs) -> None:
