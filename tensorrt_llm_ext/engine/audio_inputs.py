@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -85,6 +85,7 @@ class AudioInputs:
         )
         found = {key: config[key] for key in keys if key in config}
         self._extractor = WhisperFeatureExtractor(**{"feature_size": geometry.mel_bins, **found})
+        self._settings = tuple(getattr(self._extractor, key) for key in keys)
         self._geometry, self._shortest = geometry, shortest
         if self._extractor.feature_size != geometry.mel_bins:
             raise ValueError(
@@ -133,19 +134,28 @@ class AudioInputs:
         shared = math.gcd(self.rate, rate)
         return self.rate // shared, rate // shared
 
-    def load(self, item: AudioItem) -> dict[str, Any]:
-        """Bring a planned clip to the model's rate and compute its spectrum.
-
-        Args:
-            item: What :meth:`plan` returned.
-
-        Returns:
-            ``{"input_features": float32 tensor [mel, frames]}``.
+    def decode(self, item: AudioItem) -> np.ndarray:
+        """Read the samples of a planned clip: float32 [samples].
 
         Raises:
             RequestError: It holds values that cannot be used.
         """
-        samples = _mono(item.samples)
+        return _mono(item.samples)
+
+    def recipe(self, item: AudioItem) -> Hashable:
+        """All besides the samples that its spectrum depends on."""
+        return item.rate, self._shortest, self._settings
+
+    def prepare(self, item: AudioItem, samples: np.ndarray) -> dict[str, Any]:
+        """Bring a clip to the model's rate and compute its spectrum.
+
+        Args:
+            item: What :meth:`plan` returned.
+            samples: What :meth:`decode` returned, float32 [samples].
+
+        Returns:
+            ``{"input_features": float32 tensor [mel, frames]}``.
+        """
         if item.rate != self.rate:
             samples = resample_poly(samples, *self._resampling(item.rate)).astype(np.float32)
         if len(samples) < self._shortest:

@@ -7,12 +7,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..graphs.report import EncoderCacheStats
+from .encoder_cache import EncoderCache
 from .errors import EngineClosedError
 from .media_inputs import MediaInputs
+from .media_loader import Loaded, MediaLoader
 from .prompts import as_items
 
 EncodeFn = Callable[[list[dict[str, Any]]], Sequence[Any]]
-_TOWER_OF = {"image": "image", "video": "image", "audio": "audio"}
 
 
 class Encoders:
@@ -20,40 +22,45 @@ class Encoders:
 
     Args:
         media: The checkpoint's media rules.
-        calls: ``encode`` of each tower; pictures and videos share one.
+        towers: The encoders; pictures and videos share one.
+
+    Attributes:
+        calls: ``encode`` of each tower.
+        cache: Outputs of earlier calls; None where none are kept.
     """
 
-    def __init__(self, media: MediaInputs, calls: Mapping[str, EncodeFn]) -> None:
+    def __init__(self, media: MediaInputs, towers: Mapping[str, Any]) -> None:
         self.media = media
-        self.calls = dict(calls)
+        self.calls: dict[str, EncodeFn] = {name: tower.encode for name, tower in towers.items()}
+        self.cache: EncoderCache | None = None
         self._closed = False
 
+    def loader(self) -> MediaLoader:
+        """What gets the media of one call of :meth:`encode` ready."""
+        return MediaLoader(self.media, self.cache)
+
     def encode(
-        self, inputs: Sequence[Mapping[str, Sequence[dict[str, Any]]]]
+        self, inputs: Sequence[Mapping[str, Sequence[Loaded]]]
     ) -> list[dict[str, list[Any]]]:
         """Encode the media of several requests in one call a tower.
 
         Args:
-            inputs: Tower inputs by modality, of each request.
+            inputs: What one loader made of the media of each request, by modality.
 
         Returns:
             Outputs by modality, of each request.
         """
-        encoded: list[dict[str, list[Any]]] = [{m: [] for m in groups} for groups in inputs]
+        every = {id(one): one for groups in inputs for its in groups.values() for one in its}
+        new = [one for one in every.values() if one.output is None]
         for tower, call in self.calls.items():
-            flat = [
-                (i, m, item)
-                for i, groups in enumerate(inputs)
-                for m in groups
-                if _TOWER_OF[m] == tower
-                for item in groups[m]
-            ]
-            if not flat:
-                continue
-            outputs = call([item for _, _, item in flat])
-            for (i, modality, _), output in zip(flat, outputs, strict=True):
-                encoded[i][modality].append(output)
-        return encoded
+            todo = [one for one in new if one.tower == tower]
+            if todo:
+                outputs = call([one.take_inputs() for one in todo])
+                for one, output in zip(todo, outputs, strict=True):
+                    one.output = output
+        if self.cache is not None:
+            self.cache.put({one.key: one.output for one in new if one.key and one.output})
+        return [{m: [one.take() for one in its] for m, its in groups.items()} for groups in inputs]
 
     def encode_multimodal(self, data: Mapping[str, Any]) -> dict[str, list[Any]]:
         """Encode media without a prompt.
@@ -74,13 +81,24 @@ class Encoders:
         for modality in data:
             media.check_modality(modality)
         planned = {m: [media.plan(m, i) for i in as_items(m, v)] for m, v in data.items()}
-        inputs = {m: [media.load(item) for item in items] for m, items in planned.items()}
+        inputs = self.loader().load(planned)
         self.check_open()
         return self.encode([inputs])[0]
+
+    def cache_stats(self) -> EncoderCacheStats:
+        """Counters of the cache, all 0 where there is none."""
+        return EncoderCacheStats() if self.cache is None else self.cache.stats()
+
+    def clear_cache(self) -> None:
+        """Forget all outputs."""
+        if self.cache is not None:
+            self.cache.drop()
 
     def close(self) -> None:
         """Take no more media."""
         self._closed = True
+        if self.cache is not None:
+            self.cache.close()
 
     def check_open(self) -> None:
         """Raise once closed."""

@@ -13,12 +13,19 @@ from typing import Any, ClassVar
 
 import torch
 
-from ..graphs.report import EncoderStats, KvCacheReport, StartupReport, TowerReport
+from ..graphs.report import (
+    EncoderCacheStats,
+    EncoderStats,
+    KvCacheReport,
+    StartupReport,
+    TowerReport,
+)
 from ..llmapi.llm_args import LlmArgs
 from ..llmapi.sampling_params import SamplingParams
 from ..towers import load_tower, modalities_of, setup_mm_encoder_cuda_graphs
 from ..towers.checkpoint import read_config
 from . import kv_cache, loading
+from .encoder_cache import EncoderCache
 from .encoders import Encoders
 from .errors import EncoderOnlyError
 from .families import family_of
@@ -54,6 +61,7 @@ class TorchEngine:
         self._notices: list[str] = list(args.notices)
         self._loop: StepLoop | None = None
         self._encoders: Encoders | None = None
+        self._cache_bytes = args.multimodal_config.encoder_cache_max_bytes
         self.kv_report: KvCacheReport | None = None
         with ExitStack() as on_failure:
             # A half-built engine must not keep graphs, or their memory, alive.
@@ -86,7 +94,7 @@ class TorchEngine:
                     self._folder, modality=modality, device=self.device, dtype=self.dtype
                 )
             media = MediaInputs(self._folder, self._family, self._towers)
-            self._encoders = Encoders(media, {m: t.encode for m, t in self._towers.items()})
+            self._encoders = Encoders(media, self._towers)
             if self.args.mm_encoder_only:
                 return
             self._loaded = loading.load_language_model(
@@ -136,14 +144,24 @@ class TorchEngine:
                         self.args.kv_cache_config,
                         free_bytes=kv_cache.free_memory(self.device),
                         reserved_bytes=reserved,
+                        encoder_cache_bytes=self._cache_bytes,
                         graph_bytes=sum(r.graph_memory_bytes for r in self._tower_reports),
                         bytes_per_token=per_token,
                         layer_copies=copies,
                         max_seq_len=self.args.max_seq_len,
                     )
                 except kv_cache.KvCacheTooSmallError as error:
-                    if not self._give_up_graphs(error.missing_bytes):
+                    if self._cache_bytes:  # before graphs: media may never come again
+                        self._cache_bytes = 0
+                    elif not self._give_up_graphs(error.missing_bytes):
                         raise
+            wanted = self.args.multimodal_config.encoder_cache_max_bytes
+            if self._cache_bytes < wanted:
+                self._notice(
+                    f"the encoder output cache was given up: beside {wanted:,} bytes of it the KV "
+                    f"cache would not hold one request of max_seq_len {self.args.max_seq_len or 2}"
+                    "; set a smaller encoder_cache_max_bytes"
+                )
             lost = [bucket for bucket in captured if bucket not in self._captured_buckets()]
             if lost:
                 self._notice(
@@ -200,6 +218,8 @@ class TorchEngine:
 
     def _get_ready(self) -> None:
         with self._phase("get ready"):
+            if self._cache_bytes:
+                self.encoders.cache = EncoderCache(self._cache_bytes, self._towers, self.device)
             if self.kv_report is not None:
                 self._loop = self._make_loop(self.kv_report, self.encoders)
         self.startup_report = StartupReport(
@@ -209,6 +229,7 @@ class TorchEngine:
             towers=self._tower_reports
             or [TowerReport(modality=m, status="off") for m in self._towers],
             kv_cache=self.kv_report,
+            encoder_cache_bytes=self._cache_bytes,
             phase_seconds=self._phase_seconds,
             notices=self._notices,
         )
@@ -342,6 +363,14 @@ class TorchEngine:
     def encoder_stats(self) -> dict[str, EncoderStats]:
         """Counters of each encoder since start-up."""
         return {modality: tower.encoder_stats() for modality, tower in self._towers.items()}
+
+    def encoder_cache_stats(self) -> EncoderCacheStats:
+        """Counters of the encoder output cache since start-up."""
+        return self.encoders.cache_stats()
+
+    def clear_encoder_cache(self) -> None:
+        """Forget all encoder outputs; see :meth:`LLM.clear_encoder_cache`."""
+        self.encoders.clear_cache()
 
     def shutdown(self) -> None:
         """Cancel what runs and release the encoder graphs. May be called twice."""

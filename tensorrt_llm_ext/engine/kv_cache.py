@@ -94,6 +94,7 @@ def size_kv_cache(
     *,
     free_bytes: int,
     reserved_bytes: int,
+    encoder_cache_bytes: int,
     graph_bytes: int,
     bytes_per_token: int,
     layer_copies: float,
@@ -105,6 +106,7 @@ def size_kv_cache(
         config: The user's settings; an explicit ``max_tokens`` is taken as it is.
         free_bytes: Memory left after capture.
         reserved_bytes: Memory kept back for activations.
+        encoder_cache_bytes: Memory that the encoder output cache is going to take.
         graph_bytes: Memory that the encoder graphs took.
         bytes_per_token: Of :func:`kv_bytes_per_token`.
         layer_copies: What a running step holds besides, as a share: see :func:`layer_copies`.
@@ -116,10 +118,10 @@ def size_kv_cache(
     Raises:
         KvCacheTooSmallError: Not one request of ``max_seq_len`` fits.
     """
-    cost = bytes_per_token * (1 + layer_copies)
+    cost, kept = bytes_per_token * (1 + layer_copies), reserved_bytes + encoder_cache_bytes
 
     def fits(free: int) -> int:
-        return max(int((free * config.free_gpu_memory_fraction - reserved_bytes) / cost), 0)
+        return max(int((free * config.free_gpu_memory_fraction - kept) / cost), 0)
 
     explicit = config.max_tokens is not None
     tokens = config.max_tokens if config.max_tokens is not None else fits(free_bytes)
@@ -137,11 +139,11 @@ def size_kv_cache(
         return report
     numbers = (
         f"KV cache: {free_bytes:,} bytes free after capture x free_gpu_memory_fraction "
-        f"{config.free_gpu_memory_fraction:g} - {reserved_bytes:,} reserved for activations hold "
-        f"{tokens:,} "
+        f"{config.free_gpu_memory_fraction:g} - {reserved_bytes:,} reserved for activations - "
+        f"{encoder_cache_bytes:,} for the encoder output cache hold {tokens:,} "
         f"tokens of {bytes_per_token:,} bytes; one request of max_seq_len {needed:,} does not fit"
     )
-    wanted = math.ceil((needed * cost + reserved_bytes) / config.free_gpu_memory_fraction) + 1
+    wanted = math.ceil((needed * cost + kept) / config.free_gpu_memory_fraction) + 1
     advice = _advice(config, tokens, without, needed)
     raise KvCacheTooSmallError(f"{numbers}. {advice}", wanted - free_bytes)
 

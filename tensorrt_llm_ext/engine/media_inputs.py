@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -135,10 +135,8 @@ class MediaInputs:
             if found != wanted:
                 raise ValueError(
                     f"the {name} preprocessor configuration has patch, temporal patch and merge "
-                    "size "
-                    f"{found}, the encoder reads {wanted}; take the preprocessor files and "
-                    "config.json "
-                    "from the same checkpoint"
+                    f"size {found}, the encoder reads {wanted}; take the preprocessor files and "
+                    "config.json from the same checkpoint"
                 )
 
     def plan(self, modality: str, media: Any) -> Item:
@@ -191,16 +189,55 @@ class MediaInputs:
         Raises:
             RequestError: It cannot be decoded, or holds values that cannot be used.
         """
+        return self.prepare(item, self.decode(item))
+
+    def decode(self, item: Item) -> Iterator[np.ndarray]:
+        """All of a planned item's content that its features can depend on.
+
+        Args:
+            item: What :meth:`plan` returned.
+
+        Yields:
+            Frames, uint8 [H, W, 3], one at a time; or once the samples, float32 [samples].
+
+        Raises:
+            RequestError: It cannot be decoded, or holds values that cannot be used.
+        """
         if isinstance(item, AudioItem):
-            return self.audio.load(item)
-        rule = self.rule_of(item.modality)
-        ready: list[np.ndarray] = []
+            yield self.audio.decode(item)
+            return
         for i, frame in enumerate(item.frames):
-            if i and frame is item.frames[i - 1]:  # what fills up a temporal patch
-                ready.append(ready[-1])
-                continue
-            pixels = to_rgb(frame, _name(item.modality, i))
-            ready.append(normalise(resize_frame(pixels, item.fit, rule), rule))
+            if not i or frame is not item.frames[i - 1]:  # else it fills up a temporal patch
+                pixels = to_rgb(frame, _name(item.modality, i))
+            yield pixels
+
+    def recipe(self, item: Item) -> Hashable:
+        """All besides the content that a planned item's tower inputs depend on."""
+        if isinstance(item, AudioItem):
+            return self.audio.recipe(item)
+        return item.fit, self.rule_of(item.modality)
+
+    def prepare(self, item: Item, content: Iterable[np.ndarray]) -> dict[str, Any]:
+        """Resize, normalise and cut decoded frames, or compute the spectrum of samples.
+
+        Args:
+            item: What :meth:`plan` returned.
+            content: What :meth:`decode` yields: uint8 [H, W, 3] or float32 [samples].
+
+        Returns:
+            As :meth:`load`.
+        """
+        if isinstance(item, AudioItem):
+            (samples,) = content
+            return self.audio.prepare(item, samples)
+        rule, last = self.rule_of(item.modality), None
+        ready: list[np.ndarray] = []
+        for pixels in content:
+            again = pixels is last
+            last = pixels
+            ready.append(
+                ready[-1] if again else normalise(resize_frame(pixels, item.fit, rule), rule)
+            )
         if item.modality == "image":  # a picture fills its temporal patch
             ready *= rule.temporal_patch_size
         rows = patchify(np.stack(ready), rule)

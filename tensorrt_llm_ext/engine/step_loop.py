@@ -20,6 +20,7 @@ from .detokenizer import Detokenizer
 from .encoders import Encoders
 from .errors import EngineClosedError, RequestError
 from .generation import Generator
+from .media_loader import Loaded
 from .prompts import PromptBuilder
 from .results import CompletionOutput, RequestOutput, StepEvent
 from .sampling import Sampler
@@ -222,21 +223,23 @@ class StepLoop:
 
     def _load_media(
         self, admitted: Sequence[Request]
-    ) -> tuple[list[Request], list[dict[str, list[dict[str, Any]]]], list[StepEvent]]:
-        """Tower inputs of the newcomers; those whose media cannot be decoded end here.
+    ) -> tuple[list[Request], list[dict[str, list[Loaded]]], list[StepEvent]]:
+        """Media of the newcomers, ready to encode; those whose cannot be decoded end here.
 
         Not before: rows of all that wait could fill the host.
         """
-        load = self._encoders.media.load
+        loader = self._encoders.loader()
         loaded, inputs, events = [], [], []
         for request in admitted:
             try:
-                rows = {m: [load(item) for item in its] for m, its in request.prompt.items.items()}
+                inputs.append(loader.load(request.prompt.items))
             except RequestError as error:
                 events.append(self._end(request, "error", str(error)))
-                continue
-            loaded.append(request)
-            inputs.append(rows)
+            except torch.OutOfMemoryError as error:  # of a copy from the cache
+                why = f"out of memory while its media were loaded: {error}"
+                events.append(self._end(request, "error", why))
+            else:
+                loaded.append(request)
         return loaded, inputs, events
 
     def _read_prompt(

@@ -95,6 +95,18 @@ class EncoderStats(BaseModel):
                 self.eager[step.reason.value] = self.eager.get(step.reason.value, 0) + 1
 
 
+class EncoderCacheStats(BaseModel):
+    """Counters of the encoder output cache since start-up, and what is in it now."""
+
+    hits: int = Field(0, description="Items answered without preprocessing and encoder.")
+    misses: int = Field(0, description="Items that were encoded.")
+    evictions: int = Field(0, description="Outputs that made room for others.")
+    dropped: int = Field(0, description="Outputs forgotten: weights changed, or it was cleared.")
+    entries: int = Field(0, description="Outputs in the cache.")
+    bytes: int = Field(0, description="Their size, all tensors of an output together.")
+    max_bytes: int = Field(0, description="Memory of the cache; 0: off.")
+
+
 class StartupReport(BaseModel):
     """What the engine found, captured, dropped and sized at start-up."""
 
@@ -103,6 +115,9 @@ class StartupReport(BaseModel):
     dtype: str = Field(description="Element type of the weights.")
     towers: list[TowerReport] = Field(default_factory=list, description="One per modality.")
     kv_cache: KvCacheReport | None = Field(None, description="None without a language model.")
+    encoder_cache_bytes: int = Field(
+        0, description="Memory of the encoder output cache, which the KV cache leaves free; 0: off."
+    )
     phase_seconds: dict[str, float] = Field(
         default_factory=dict, description="Seconds per phase, in the order they ran."
     )
@@ -138,6 +153,8 @@ class StartupReport(BaseModel):
                 f"encoder graphs ({kv.bytes_per_token:,} bytes a token, "
                 f"{_mib(kv.reserved_bytes)} kept for eager encoder runs)"
             )
+        size = self.encoder_cache_bytes
+        lines.append(f"Encoder output cache: {_mib(size) if size else 'off'}")
         phases = ", ".join(f"{name} {s:.2f} s" for name, s in self.phase_seconds.items())
         lines.append(f"Start-up: {phases}")
         lines += [f"Notice: {notice}" for notice in self.notices]

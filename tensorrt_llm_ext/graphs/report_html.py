@@ -121,11 +121,13 @@ def _head(report: StartupReport) -> str:
 def _memory(report: StartupReport, kv: KvCacheReport) -> str:
     graphs = sum(tower.graph_memory_bytes for tower in report.towers)
     cache = kv.tokens * kv.bytes_per_token
-    left = max(kv.free_bytes - cache - kv.reserved_bytes, 0)
+    outputs = report.encoder_cache_bytes
+    left = max(kv.free_bytes - cache - kv.reserved_bytes - outputs, 0)
     parts = [
         ("graphs", "encoder graphs", graphs),
         ("kv", "KV cache", cache),
         ("kept", "kept for eager encoder runs", kv.reserved_bytes),
+        ("outputs", "encoder output cache", outputs),
         ("left", "left free", left),
     ]
     total = sum(size for *_, size in parts) or 1

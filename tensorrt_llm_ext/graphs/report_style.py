@@ -9,11 +9,11 @@ STYLE = """
 :root { color-scheme: light dark;
   --page: #f5f6f8; --card: #ffffff; --ink: #1a1f27; --soft: #56606e; --rule: #d9dee5;
   --replay: #1f6fd0; --eager: #c2570a; --waste: #7a4fb5; --kv: #1d8a67; --kept: #8a6d1f;
-  --left: #aab3be; --warn: #fff4e0; --warn-rule: #d98b16; }
+  --left: #aab3be; --outputs: #b0457f; --warn: #fff4e0; --warn-rule: #d98b16; }
 @media (prefers-color-scheme: dark) { :root {
   --page: #14171c; --card: #1d2229; --ink: #e7eaee; --soft: #a4aeba; --rule: #373f4a;
   --replay: #6cabf7; --eager: #f5a05c; --waste: #b995ee; --kv: #54c79d; --kept: #d9b95c;
-  --left: #5f6975; --warn: #33280f; --warn-rule: #c98b2d; } }
+  --left: #5f6975; --outputs: #e58bb9; --warn: #33280f; --warn-rule: #c98b2d; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--page); color: var(--ink);
   font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
@@ -56,6 +56,7 @@ svg .label { fill: var(--ink); }
 .share { stroke: var(--card); stroke-width: 1px; vector-effect: non-scaling-stroke; }
 .share.graphs { fill: var(--replay); } .share.kv { fill: var(--kv); }
 .share.kept { fill: var(--kept); } .share.left { fill: var(--left); }
+.share.outputs { fill: var(--outputs); }
 .share.phase0 { fill: var(--soft); } .share.without { fill: var(--left); }
 svg.bar { height: 26px; border-radius: 5px; }
 .legend { display: flex; flex-wrap: wrap; gap: 2px 18px; margin: 6px 0 0; padding: 0;
@@ -79,7 +80,7 @@ tbody th { font-weight: inherit; }
   vertical-align: -1px; }
 .swatch.graphs { background: var(--replay); } .swatch.kv { background: var(--kv); }
 .swatch.kept { background: var(--kept); }
-.swatch.left { background: var(--left); }
+.swatch.left { background: var(--left); } .swatch.outputs { background: var(--outputs); }
 .barcell { width: 45%; } .barcell svg.bar { height: 16px; border-radius: 3px; }
 .words { max-width: 110ch; margin-top: 14px; }
 @media (max-width: 700px) { main { padding: 16px 12px; } .verdict { font-size: 1.25rem; }

@@ -17,7 +17,7 @@ from ..engine.loading import resolve_device
 from ..engine.prompts import is_token_ids
 from ..engine.results import RequestOutput
 from ..graphs.lifecycle import refuse_impossible
-from ..graphs.report import EncoderStats, StartupReport
+from ..graphs.report import EncoderCacheStats, EncoderStats, StartupReport
 from .llm_args import LlmArgs
 from .mm_config import MultimodalConfig
 from .problems import explain
@@ -166,6 +166,20 @@ class LLM:
         """Counters of each encoder since start-up."""
         stats: dict[str, EncoderStats] = self._engine.encoder_stats()
         return stats
+
+    def encoder_cache_stats(self) -> EncoderCacheStats:
+        """Hits, misses, evictions and size of the encoder output cache since start-up."""
+        stats: EncoderCacheStats = self._engine.encoder_cache_stats()
+        return stats
+
+    def clear_encoder_cache(self) -> None:
+        """Forget all encoder outputs.
+
+        Needed after encoder weights were written in a way that torch does not count: through
+        ``.data`` or ``numpy()``, or where the weights were made in inference mode. Every other
+        change is noticed.
+        """
+        self._engine.clear_encoder_cache()
 
     def shutdown(self) -> None:
         """Cancel what runs and release the encoder graphs. May be called twice."""

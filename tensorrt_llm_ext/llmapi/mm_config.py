@@ -12,6 +12,7 @@ from tensorrt_llm_ext.llmapi.base import (
     Bool,
     Field,
     GraphMemoryLimit,
+    MemorySize,
     RowCount,
     SearchSeconds,
     StrictBaseModel,
@@ -207,7 +208,6 @@ if TYPE_CHECKING:
 
     class _UpstreamMultimodalKeys(UpstreamKeysModel):
         encoder_side_stream_max_ahead: int = 0
-        encoder_cache_max_bytes: int = 134217728
         encoder_scheduling_policy: str = "DEFAULT"
         video_pruning_rate: float | None = None
 else:
@@ -229,6 +229,15 @@ class MultimodalConfig(_UpstreamMultimodalKeys):
             "not": {"required": ["image", "vision"], "type": "object"},
             "propertyNames": {"enum": sorted([*MODALITIES, *MODALITY_ALIASES])},
         },
+    )
+
+    encoder_cache_max_bytes: MemorySize = Field(
+        134217728,
+        description="Device memory for finished encoder outputs, so that a picture, video or clip "
+        "that comes again is neither preprocessed nor encoded; the least recently used go first. "
+        "A number of bytes or a string such as 512MB or 1GiB; 0: off. The KV cache leaves it free. "
+        "Where one request of max_seq_len would not fit beside it, it is given up, with a notice.",
+        status="prototype",
     )
 
     @field_validator("encoder_cuda_graph")

@@ -443,11 +443,10 @@ MULTIMODAL = (
         NonNegativeInt,
         "Encoders run on one stream. With encoder_cuda_graph: an error, as upstream.",
     ),
-    _accepted(
+    _honoured(
         "encoder_cache_max_bytes",
         134217728,
-        MemorySize,
-        "Encoder outputs are not cached across requests; every item is encoded.",
+        "Also a string such as 512MB or 1GiB; 0: off. Taken out of what the KV cache may have.",
     ),
     _accepted(
         "encoder_scheduling_policy",

@@ -4,14 +4,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 
 class ItemOutput(dict[str, Any]):
-    """Outputs of one item by name, also as attributes; the tensors are the caller's own."""
+    """Outputs of one item by name, also as attributes: tensors, or lists of tensors.
+
+    They are the caller's own.
+    """
 
     def __getattr__(self, name: str) -> Any:
         try:
             return self[name]
         except KeyError:
             raise AttributeError(f"no output {name!r}; there are {sorted(self)}") from None
+
+
+def map_output(output: ItemOutput, change: Callable[[Any], Any]) -> ItemOutput:
+    """An output of the same structure.
+
+    Args:
+        output: Values, or lists of values, by name.
+        change: What becomes of a value; called in order.
+    """
+    return ItemOutput(
+        {
+            name: [change(part) for part in value] if isinstance(value, list) else change(value)
+            for name, value in output.items()
+        }
+    )

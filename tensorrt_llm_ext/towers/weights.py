@@ -57,3 +57,34 @@ class WeightAddresses:
 
     def _tensors(self) -> Iterable[Any]:
         return map(getitem, self._dicts, self._names)
+
+
+class WeightVersions(WeightAddresses):
+    """Addresses, torch's count of writes to each tensor, and the modules that hold them.
+
+    For what was computed from weights and is kept. Not counted by torch, so not noticed: writes
+    through ``.data`` or ``numpy()``, and to weights that were made in inference mode.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        """Takes them down."""
+        self._children = [
+            (part._modules, name, child)
+            for part in module.modules()
+            for name, child in part._modules.items()
+        ]
+        super().__init__(module)
+
+    def changed(self) -> bool:
+        """Whether a weight was written or moved, or a module replaced, since."""
+        return self.moved() or any(d.get(name) is not m for d, name, m in self._children)
+
+    def _now(self) -> list[int]:
+        return [*super()._now(), *map(_version, self._tensors())]
+
+
+def _version(tensor: torch.Tensor) -> int:
+    try:
+        return tensor._version
+    except RuntimeError:  # made in inference mode; is_inference() forgets that once it is rebound
+        return 0

@@ -21,8 +21,10 @@ from transformers.video_utils import VideoMetadata
 
 from tensorrt_llm_ext import LLM
 
+# What comes again is encoded again: the cache of encoder outputs has tests of its own.
+UNCACHED = {"encoder_cache_max_bytes": 0}
 # Small buckets: 4 pictures of 160 x 128 pixels (80 rows) fill the larger one.
-GRAPHS = {"encoder_cuda_graph": {"image": {"buckets": [[96, 4], [320, 8]]}}}
+GRAPHS = {"encoder_cuda_graph": {"image": {"buckets": [[96, 4], [320, 8]]}}, **UNCACHED}
 LIMITS = {"encoder_max_num_tokens": 320, "encoder_max_batch_size": 8, "max_seq_len": 512}
 
 
@@ -118,7 +120,7 @@ def llm(tiny_checkpoint: Path) -> Iterator[LLM]:
 @pytest.fixture(scope="session")
 def eager_llm(tiny_checkpoint: Path) -> Iterator[LLM]:
     """Encoder graphs not configured."""
-    with LLM(model=tiny_checkpoint, device="cpu", **LIMITS) as model:
+    with LLM(model=tiny_checkpoint, device="cpu", multimodal_config=UNCACHED, **LIMITS) as model:
         yield model
 
 

@@ -36,6 +36,18 @@ def distance(a: torch.Tensor, b: torch.Tensor) -> float:
     return float((a - b).norm() / b.norm())
 
 
+def check_known_the_second_time(llm: LLM, data: dict[str, Any], first: dict[str, Any]) -> None:
+    """Outputs come from the cache, whatever the encoder calls them, and are the same bits."""
+    encoded = llm.encoder_stats()
+    again = llm.encode_multimodal(data)
+    assert llm.encoder_stats() == encoded
+    for modality, outputs in first.items():
+        for ours, theirs in zip(outputs, again[modality], strict=True):
+            assert ours.keys() == theirs.keys()
+            for name, tensor in ours.items():
+                assert name == "deepstack" or torch.equal(tensor, theirs[name])
+
+
 def graphs_for(*modalities: str) -> dict[str, Any]:
     return {"encoder_cuda_graph": {m: GRAPHS[m] for m in modalities}}
 
@@ -107,9 +119,10 @@ def test_videos_without_a_preprocessor_file(
     family_checkpoint: Callable[[str], Path], photo: Image.Image
 ) -> None:
     """Qwen2-VL has one file for pictures; the limits of its videos are per frame, and its own."""
-    frame = photo.resize((448, 336))
+    video = {"video": [[photo.resize((448, 336))] * 3]}
     with LLM(model=family_checkpoint("qwen2_vl"), **LIMITS) as llm:
-        (clip,) = llm.encode_multimodal({"video": [[frame] * 3]})["video"]
+        (clip,) = llm.encode_multimodal(video)["video"]
+        check_known_the_second_time(llm, video, {"video": [clip]})
     assert clip.features.shape == (2 * 24 * 32 // 4, 64)
 
 
@@ -124,8 +137,10 @@ def test_radio(family_checkpoint: Callable[[str], Path], photo: Image.Image) -> 
     rounded = [(144, 128), (64, 32)]
     with LLM(model=folder, multimodal_config=graphs_for("image"), **LIMITS) as llm:
         assert [t.status for t in llm.startup_report.towers] == ["captured"]
-        got = llm.encode_multimodal({"image": pictures, "video": [[pictures[1]] * 3]})
+        data = {"image": pictures, "video": [[pictures[1]] * 3]}
+        got = llm.encode_multimodal(data)
         assert sum(llm.encoder_stats()["image"].replays.values()) > 0
+        check_known_the_second_time(llm, data, got)
     oracle = RadioOracle(folder)
     for picture, size, ours in zip(pictures, rounded, got["image"], strict=True):
         pixels = np.asarray(picture.resize(size, Image.Resampling.BICUBIC), dtype=np.float32) / 255
@@ -143,7 +158,9 @@ def test_nemotron(family_checkpoint: Callable[[str], Path], photo: Image.Image) 
     folder = family_checkpoint("nemotron_h_omni")
     picture = photo.resize((150, 120))  # 160 x 128 after rounding
     with LLM(model=folder, multimodal_config=graphs_for("image"), **LIMITS) as llm:
-        (ours,) = llm.encode_multimodal({"image": [picture]})["image"]
+        got = llm.encode_multimodal({"image": [picture]})
+        check_known_the_second_time(llm, {"image": [picture]}, got)
+    (ours,) = got["image"]
     pixels = np.asarray(picture.resize((160, 128), Image.Resampling.BICUBIC), np.float32) / 255
     mean, std = transformers.image_utils.OPENAI_CLIP_MEAN, transformers.image_utils.OPENAI_CLIP_STD
     normal = torch.from_numpy(((pixels - mean) / std).astype(np.float32))
@@ -170,8 +187,10 @@ def test_audio_alone(family: str, family_checkpoint: Callable[[str], Path]) -> N
     clips = [random.normal(size=n).astype(np.float32) * 0.1 for n in (5000, 24000)]
     extractor = transformers.Qwen3ASRFeatureExtractor.from_pretrained(folder)
     with LLM(model=folder, multimodal_config=graphs_for("audio"), **LIMITS) as llm:
-        got = llm.encode_multimodal({"audio": clips})["audio"]
+        both = llm.encode_multimodal({"audio": clips})
+        got = both["audio"]
         assert sum(llm.encoder_stats()["audio"].replays.values()) > 0
+        check_known_the_second_time(llm, {"audio": clips}, both)
         with pytest.raises(RequestError, match="'image' has no encoder here; allowed: audio"):
             llm.encode_multimodal({"image": []})
     oracle = AudioOracle(folder)

@@ -72,14 +72,15 @@ def served(
     if family.audio:
         # Eight chunks are a window, and more than a bucket can be cut from no clip.
         graphs["audio"] = {"max_batch_size": 12, "warmup_steps": 1}
-    config = {"encoder_cuda_graph": graphs}
+    off = {"encoder_cache_max_bytes": 0}  # what comes again is encoded again
+    config = {"encoder_cuda_graph": graphs, **off}
     height = 2 * family.vision["patch_size"]  # frames that need no resizing
     wide = np.asarray(photo.resize((300, 120)))
     frames = [wide[3 * i :, 20 * i :][: 2 * height, : 3 * height] for i in range(5)]
     media = family.vocabulary.media
     with (
         LLM(model=folder, device="cpu", multimodal_config=config, **LIMITS) as captured,
-        LLM(model=folder, device="cpu", **LIMITS) as eager,
+        LLM(model=folder, device="cpu", multimodal_config=off, **LIMITS) as eager,
     ):
         yield Served(
             request.param,

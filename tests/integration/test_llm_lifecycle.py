@@ -21,7 +21,10 @@ from tensorrt_llm_ext.engine.errors import EngineClosedError
 from tensorrt_llm_ext.llmapi import llm as llm_module
 
 IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
-GRAPHS = {"encoder_cuda_graph": {"image": {"buckets": [[96, 4]], "warmup_steps": 1}}}
+GRAPHS = {
+    "encoder_cuda_graph": {"image": {"buckets": [[96, 4]], "warmup_steps": 1}},
+    "encoder_cache_max_bytes": 0,
+}
 SMALL = {"device": "cpu", "encoder_max_num_tokens": 96, "max_seq_len": 128}
 
 
@@ -151,8 +154,9 @@ def test_too_little_memory_names_numbers_and_releases_graphs(
 
 
 @pytest.fixture
-def tight(tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
-    """(bytes) -> makes an engine with that much memory beside what 1000 tokens need.
+def tight(tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """(bytes, size of the encoder output cache) -> an engine with that much memory beside what
+    1000 tokens need.
 
     What the towers' graphs really hold is missing from it at any time.
     """
@@ -170,14 +174,14 @@ def tight(tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[i
     assert kv is not None
     needed = (1000 * kv.bytes_per_token * 6 / 4 + kv.reserved_bytes) / 0.9
 
-    def make(spare: int) -> Any:
+    def make(spare: int, cache: int = 0) -> Any:
         def free(device: torch.device) -> int:
             held = sum(t._runner.static_bytes for t in towers if t._runner is not None)
             return int(needed) + spare - held
 
         monkeypatch.setattr(kv_cache, "free_memory", free)
         image = {"buckets": [[96, 4], [192, 4], [320, 8]], "warmup_steps": 1}
-        graphs = {"encoder_cuda_graph": {"image": image}}
+        graphs = {"encoder_cuda_graph": {"image": image}, "encoder_cache_max_bytes": cache}
         return LLM(model=tiny_checkpoint, multimodal_config=graphs, **options)
 
     return make
@@ -215,6 +219,46 @@ def test_buckets_go_until_one_request_fits(
         tokens.append(llm.generate(prompt, SamplingParams(max_tokens=4)).outputs[0].token_ids)
         assert llm.encoder_stats()["image"].replays == {}
     assert tokens == tokens[:1] * 4
+
+
+def test_the_encoder_output_cache_goes_before_any_graph(tight: Callable[..., Any]) -> None:
+    with tight(2_300_000, cache=100_000) as llm:  # beside all graphs
+        assert llm.startup_report.encoder_cache_bytes == 100_000
+        assert llm.encoder_cache_stats().max_bytes == 100_000
+        assert llm.startup_report.notices == []
+    with tight(2_300_000, cache=300_000) as llm:
+        report = llm.startup_report
+        assert [b.kept for b in report.towers[0].buckets] == [True] * 3
+        assert (report.encoder_cache_bytes, llm.encoder_cache_stats().max_bytes) == (0, 0)
+        (notice,) = report.notices
+        assert "beside 300,000 bytes of it the KV cache would not hold one request" in notice
+        assert report.kv_cache.tokens >= 1000
+
+
+def test_the_kv_cache_leaves_the_encoder_output_cache_free(
+    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kv_cache, "free_memory", lambda device: 200 << 20)
+    sizes = {}
+    for size in (0, "16MiB"):
+        config = {"encoder_cache_max_bytes": size}
+        with LLM(model=tiny_checkpoint, multimodal_config=config, **SMALL) as llm:
+            kv = llm.startup_report.kv_cache
+            assert kv is not None
+            sizes[size] = kv.tokens
+            text = llm.startup_report.render()
+            assert f"Encoder output cache: {'16.0 MiB' if size else 'off'}" in text
+    cost = 4 * 2 * 16 * 2 * 4 * 6 / 4
+    assert sizes[0] - sizes["16MiB"] == pytest.approx((16 << 20) / cost, abs=1)
+
+
+def test_a_cache_larger_than_the_memory_is_an_error(tiny_checkpoint: Path) -> None:
+    """Where the KV cache has a size of its own, nothing gives way."""
+    config = {"encoder_cache_max_bytes": 10**18}
+    explicit = {"kv_cache_config": {"max_tokens": 64}, **SMALL, "max_seq_len": 64}
+    message = r"encoder_cache_max_bytes is 1,000,000,000,000,000,000, and cpu has not so much"
+    with pytest.raises(ValueError, match=message):
+        LLM(model=tiny_checkpoint, multimodal_config=config, **explicit)
 
 
 def test_the_largest_encoder_gives_up_its_graphs_first(
@@ -322,8 +366,8 @@ def test_engine_without_the_lifecycle_is_refused_with_graphs(
             [
                 "LLM: dtype: Input should be 'auto', 'float32'",
                 "LLM: multimodal_config.encoder_cuda_graphs: unknown key 'encoder_cuda_graphs'; "
-                "did you mean 'encoder_cuda_graph'? allowed: encoder_cuda_graph, and without "
-                "effect: encoder_cache_max_bytes, encoder_scheduling_policy, "
+                "did you mean 'encoder_cuda_graph'? allowed: encoder_cache_max_bytes, "
+                "encoder_cuda_graph, and without effect: encoder_scheduling_policy, "
                 "encoder_side_stream_max_ahead",
             ],
         ),

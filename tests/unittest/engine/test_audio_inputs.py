@@ -28,6 +28,11 @@ def noise(samples: int, seed: int = 0) -> np.ndarray:
     return (np.random.default_rng(seed).normal(size=samples) * 0.1).astype(np.float32)
 
 
+def features_of(inputs: AudioInputs, media: Any) -> torch.Tensor:
+    item = inputs.plan(media)
+    return inputs.prepare(item, inputs.decode(item))["input_features"]
+
+
 @pytest.mark.parametrize(
     ("samples", "frames", "tokens", "rows"),
     [
@@ -51,7 +56,7 @@ def test_lengths_and_features(
     expected = WhisperFeatureExtractor(**CONFIG)(
         clip, sampling_rate=16000, padding="longest", truncation=False, return_tensors="pt"
     )["input_features"][0]
-    assert torch.equal(inputs.load(item)["input_features"], expected)
+    assert torch.equal(features_of(inputs, clip), expected)
 
 
 @pytest.mark.parametrize("rate", [8000, 11025, 22050, 44100, 48000, 96000, 15999])
@@ -60,22 +65,22 @@ def test_rates(inputs: AudioInputs, rate: int) -> None:
     tone = np.sin(2 * np.pi * 1000 * np.arange(rate) / rate).astype(np.float32)
     item = inputs.plan((tone, rate))
     assert item.num_frames == 100
-    features = inputs.load(item)["input_features"]
+    features = features_of(inputs, (tone, rate))
     at_home = np.sin(2 * np.pi * 1000 * np.arange(16000) / 16000).astype(np.float32)
-    peak = inputs.load(inputs.plan(at_home))["input_features"][:, 50].argmax()
+    peak = features_of(inputs, at_home)[:, 50].argmax()
     assert features[:, 50].argmax() == peak
 
 
 def test_channels_and_integers(inputs: AudioInputs) -> None:
     left, right = noise(4000, 1), noise(4000, 2)
-    stereo = inputs.load(inputs.plan((np.stack([left, right], 1), 16000)))["input_features"]
-    mean = inputs.load(inputs.plan((left + right) / 2))["input_features"]
+    stereo = features_of(inputs, (np.stack([left, right], 1), 16000))
+    mean = features_of(inputs, (left + right) / 2)
     torch.testing.assert_close(stereo, mean)
     whole = (left * 32768).round().astype(np.int16)
-    integers = inputs.load(inputs.plan(whole))["input_features"]
-    floats = inputs.load(inputs.plan(whole.astype(np.float64) / 32768))["input_features"]
+    integers = features_of(inputs, whole)
+    floats = features_of(inputs, whole.astype(np.float64) / 32768)
     assert torch.equal(integers, floats)
-    assert torch.equal(inputs.load(inputs.plan(torch.from_numpy(whole)))["input_features"], floats)
+    assert torch.equal(features_of(inputs, torch.from_numpy(whole)), floats)
 
 
 def test_short_clips_are_filled_up_where_the_family_does(inputs: AudioInputs) -> None:
@@ -84,8 +89,8 @@ def test_short_clips_are_filled_up_where_the_family_does(inputs: AudioInputs) ->
     item = filling.plan(clip)
     assert (item.num_frames, item.num_tokens) == (50, 7)
     padded = np.concatenate([clip, np.zeros(7900, np.float32)])
-    expected = inputs.load(inputs.plan(padded))["input_features"]
-    assert torch.equal(filling.load(item)["input_features"], expected)
+    expected = features_of(inputs, padded)
+    assert torch.equal(features_of(filling, clip), expected)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +128,7 @@ def test_samples_that_are_no_numbers(inputs: AudioInputs, value: float) -> None:
     clip = noise(4000)
     clip[1234] = value
     with pytest.raises(RequestError, match="NaN or infinite"):
-        inputs.load(inputs.plan(clip))
+        inputs.decode(inputs.plan(clip))
 
 
 def test_extractor_and_tower_must_agree() -> None:

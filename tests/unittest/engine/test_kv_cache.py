@@ -20,12 +20,18 @@ from tensorrt_llm_ext.graphs.report import KvCacheReport
 
 
 def size(
-    config: KvCacheConfig, max_seq_len: int | None, *, free: int = 10_000, graphs: int = 0
+    config: KvCacheConfig,
+    max_seq_len: int | None,
+    *,
+    free: int = 10_000,
+    graphs: int = 0,
+    cache: int = 0,
 ) -> KvCacheReport:
     return kv_cache.size_kv_cache(
         config,
         free_bytes=free,
         reserved_bytes=1_000,
+        encoder_cache_bytes=cache,
         graph_bytes=graphs,
         bytes_per_token=8,
         layer_copies=1 / 4,  # one layer of four twice: 10 bytes a token
@@ -38,6 +44,17 @@ def test_size_from_memory() -> None:
     report = size(half, 400, graphs=2_000)
     assert (report.tokens, report.tokens_without_graphs) == (400, 500)
     assert (report.free_bytes, report.reserved_bytes, report.explicit) == (10_000, 1_000, False)
+
+
+def test_the_encoder_output_cache_is_left_free() -> None:
+    half = KvCacheConfig(free_gpu_memory_fraction=0.5)
+    report = size(half, 300, graphs=2_000, cache=1_000)
+    assert (report.tokens, report.tokens_without_graphs) == (300, 400)
+    assert report.reserved_bytes == 1_000
+    message = r"- 1,000 reserved for activations - 1,010 for the encoder output cache hold 299"
+    with pytest.raises(kv_cache.KvCacheTooSmallError, match=message) as caught:
+        size(half, 300, cache=1_010)
+    assert size(half, 300, cache=1_010, free=10_000 + caught.value.missing_bytes).tokens == 300
 
 
 def test_explicit_size_is_left_alone() -> None:

@@ -121,3 +121,10 @@ def test_kv_cache_phases_and_notices(explicit):
     assert f"KV cache: 1,000 tokens {how}; 1,200 without encoder graphs" in text
     assert "Start-up: load 1.00 s, capture 0.25 s" in text
     assert "Notice: key x" in text
+
+
+@pytest.mark.parametrize(("size", "shown"), [(3 << 20, "3.0 MiB"), (0, "off")])
+def test_encoder_output_cache(size, shown):
+    assert (
+        f"Encoder output cache: {shown}" in startup(CAPTURED, encoder_cache_bytes=size).splitlines()
+    )

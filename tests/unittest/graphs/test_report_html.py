@@ -224,6 +224,9 @@ def test_kv_cache_and_memory() -> None:
     assert ["encoder graphs", "488.0 MiB", "6.5%"] in rows
     assert ["KV cache", "5.86 GiB", "80.1%"] in rows
     assert ["left free", "500.0 MiB", "6.7%"] in rows
+    cached = rows_of(page(startup(kv_cache=KV, encoder_cache_bytes=200 * MIB)))
+    assert ["encoder output cache", "200.0 MiB", "2.9%"] in cached
+    assert ["left free", "300.0 MiB", "4.3%"] in cached
     explicit = page(startup(kv_cache=KV.model_copy(update={"explicit": True})))
     assert "given up" not in explicit
     assert "as configured" in explicit

@@ -9,7 +9,7 @@ import torch
 
 from tensorrt_llm_ext.graphs.buckets import EagerReason
 from tensorrt_llm_ext.graphs.layout import Eager
-from tensorrt_llm_ext.towers.weights import WeightAddresses
+from tensorrt_llm_ext.towers.weights import WeightAddresses, WeightVersions
 
 from .fakes import FakeTower, SpyBackend, assert_outputs, captured_tower, make_item
 
@@ -166,3 +166,49 @@ def test_every_slot_is_looked_at(what):
     else:
         module[0].weight = None
     assert weights.moved()
+
+
+def write_in_place(tower: FakeTower) -> None:
+    with torch.no_grad():
+        tower.merger.weight.mul_(2)
+
+
+def load_state(tower: FakeTower) -> None:
+    tower.load_state_dict(tower.state_dict())
+
+
+def replace_a_module(tower: FakeTower) -> None:
+    tower.merger = torch.nn.Sequential(tower.merger, torch.nn.Identity())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [*REBOUND, write_in_place, load_state, replace_a_module],
+    ids=lambda f: f.__name__,
+)
+def test_versions_see_every_change(change):
+    tower = FakeTower()
+    versions = WeightVersions(tower)
+    assert not versions.changed()
+    change(tower)
+    assert versions.changed()
+    assert not WeightVersions(tower).changed()
+
+
+def test_versions_see_buffers_and_no_encoding():
+    tower = captured_tower()
+    tower.register_buffer("scale", torch.ones(1))
+    versions = WeightVersions(tower)
+    tower.encode([make_item((8, 4))])
+    assert not versions.changed()
+    tower.scale.add_(1)
+    assert versions.changed()
+
+
+def test_versions_of_weights_made_in_inference_mode():
+    with torch.inference_mode():
+        tower = FakeTower()
+    versions = WeightVersions(tower)
+    assert not versions.changed()
+    rebind_data(tower)
+    assert versions.changed()

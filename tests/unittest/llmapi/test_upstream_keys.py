@@ -36,7 +36,7 @@ def test_tables_and_keys_are_those_of_the_models():
     # Keys of ours that upstream has not.
     assert set(own_keys(ServeConfig)) - {r.key for r in UPSTREAM_KEYS["LlmArgs"]} == {"device"}
     assert set(own_keys(KvCacheConfig)) == {"free_gpu_memory_fraction", "max_tokens"}
-    assert own_keys(MultimodalConfig) == ["encoder_cuda_graph"]
+    assert own_keys(MultimodalConfig) == ["encoder_cache_max_bytes", "encoder_cuda_graph"]
 
 
 @pytest.mark.parametrize(("table", "row"), ROWS, ids=IDS)
