@@ -18,7 +18,7 @@ import torch
 from tensorrt_llm_ext import MultimodalConfig
 from tensorrt_llm_ext.towers import load_tower
 
-from .published_towers import CUDA, QWEN3_VL_8B
+from published_towers import CUDA, QWEN3_VL_8B
 
 pytestmark = pytest.mark.gpu
 
