@@ -11,15 +11,14 @@ CUDA is an estimate:
 * the arenas: the same allocator, after the tower's weights, whose segments have room left.
 * the driver's side of a graph: ``GRAPH_BYTES`` each.
 
-Fitted to an H200 (torch 2.13, bf16, driver's count): ``GRAPH_BYTES``, from what was left over for
-24 graphs each of seven vision towers at 2048 tokens and 95 graphs of Qwen3-VL-8B at 16384 (0 to
-0.74 MiB a graph), and the scratch of convolutions, from a single measurement (8 chunks of the
-Qwen3-Omni audio tower). The estimate was within -4 and +18 % of these nine. It has to be confirmed
-on a GPU whenever device, torch, the towers or the allocator's settings
-(``PYTORCH_CUDA_ALLOC_CONF``) change: tests/gpu/test_plan_gpu.py holds it against budgets that were
-not used here. Not in it: what libraries load once for the process (kernels, 32 MiB of cuBLAS
-workspace for a stream), which is not the graphs' memory either; and the choice of attention kernel
-for fp32 on CUDA, which is not modelled.
+Fitted to an H200 (torch 2.11, bf16, driver's count): ``GRAPH_BYTES``, from what three vision towers
+took at 4096 and 8192 tokens beyond pool and arenas (0 to 0.3 MiB a graph), and the scratch of
+convolutions, from a single measurement (8 chunks of the Qwen3-Omni audio tower). It has to be
+confirmed on a GPU whenever device, torch, the towers or the allocator's settings
+(``PYTORCH_CUDA_ALLOC_CONF``) change: tests/gpu/test_plan_gpu.py holds it against what captures
+take. Not in it: what libraries load once for the process (kernels, 32 MiB of cuBLAS workspace for a
+stream), which is not the graphs' memory either; and the choice of attention kernel for fp32 on
+CUDA, which is not modelled.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from .buckets import Bucket
 from .captured import run_encoder
 from .memory_model import CachingAllocator, MemoryEvent, memory_events, peak_bytes
 
-GRAPH_BYTES = 1 << 19
+GRAPH_BYTES = 1 << 18
 """Driver memory of one instantiated graph of a few hundred nodes."""
 
 _CPU = torch.device("cpu")

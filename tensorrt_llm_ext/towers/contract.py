@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, cast
 
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 
 from ..graphs.adapter import EncoderGraphIOAdapter, EncoderMetadataProvider, Tensors
+from ..graphs.captured import Outputs
 from ..graphs.layout import EncoderItem
 from ..ops.attention import AttentionBackend, PackedAttention, attention_for
 from ..ops.kernels import references_only
@@ -44,9 +46,7 @@ class EncoderContract(abc.ABC):
         """Shapes and buffers of the captured region."""
 
     @abc.abstractmethod
-    def encoder_forward(
-        self, inputs: Mapping[str, torch.Tensor], metadata: Any
-    ) -> Mapping[str, torch.Tensor]:
+    def encoder_forward(self, inputs: Mapping[str, torch.Tensor], metadata: Any) -> Outputs:
         """The region that is captured: tensors in, tensors out, no host reads.
 
         Args:
@@ -55,29 +55,15 @@ class EncoderContract(abc.ABC):
             metadata: What the metadata provider built.
 
         Returns:
-            Tensors by the names of the adapter's output specs, [rows, *shape], dtype of the spec.
+            Tensors by the names of the adapter's output specs, [rows, *shape], dtype of the spec;
+            or an iterator over names and tensors: what is ready before the end is copied away then
+            and takes no memory any more.
         """
-
-    def encoder_outputs(
-        self, inputs: Mapping[str, torch.Tensor], metadata: Any
-    ) -> Iterator[tuple[str, torch.Tensor]]:
-        """The outputs of ``encoder_forward`` one by one, for a tower that has some before others.
-
-        What is taken away at once does not take memory until the end.
-
-        Args:
-            inputs: As of ``encoder_forward``: [rows, *shape], dtype of the spec.
-            metadata: Likewise.
-
-        Yields:
-            Names and tensors [rows, *shape], dtype of the spec.
-        """
-        yield from self.encoder_forward(inputs, metadata).items()
 
     def run_region(
         self, inputs: Mapping[str, torch.Tensor], metadata: Any
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        """``encoder_outputs``, fused or not as ``fused_layers`` says.
+        """``encoder_forward``, fused or not as ``fused_layers`` says.
 
         Args:
             inputs: As of ``encoder_forward``: [rows, *shape], dtype of the spec.
@@ -86,11 +72,10 @@ class EncoderContract(abc.ABC):
         Yields:
             Names and tensors [rows, *shape], dtype of the spec.
         """
-        if self.fused_layers is not False:
-            yield from self.encoder_outputs(inputs, metadata)
-            return
-        with references_only():
-            yield from self.encoder_outputs(inputs, metadata)
+        plain = references_only() if self.fused_layers is False else contextlib.nullcontext()
+        with plain:
+            outputs = self.encoder_forward(inputs, metadata)
+            yield from outputs.items() if isinstance(outputs, Mapping) else outputs
 
     @abc.abstractmethod
     def pack_item(self, item: Mapping[str, Any]) -> EncoderItem:

@@ -255,8 +255,8 @@ class PatchGridTower(GridTower):
 
     def encoder_forward(
         self, inputs: Mapping[str, torch.Tensor], metadata: PackedAttnMetadata
-    ) -> dict[str, torch.Tensor]:
-        """Patch rows to features.
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """Patch rows to features, deepstack outputs first.
 
         Args:
             inputs: ``pixel_values`` [T, P] dtype of the weights; as the tower has them
@@ -264,22 +264,8 @@ class PatchGridTower(GridTower):
                 [T, K].
             metadata: Layout of the segments.
 
-        Returns:
-            ``features`` and ``deepstack_{i}``, [T / U, O] each, dtype of the weights.
-        """
-        return dict(self.encoder_outputs(inputs, metadata))
-
-    def encoder_outputs(
-        self, inputs: Mapping[str, torch.Tensor], metadata: PackedAttnMetadata
-    ) -> Iterator[tuple[str, torch.Tensor]]:
-        """See the mixin and ``encoder_forward``: deepstack outputs come first.
-
-        Args:
-            inputs: [T, ...] each, dtypes as of ``encoder_forward``.
-            metadata: Layout of the segments.
-
         Yields:
-            Names and tensors [T / U, O], dtype of the weights.
+            ``deepstack_{i}`` and ``features``, [T / U, O] each, dtype of the weights.
         """
         x = self.embed(inputs["pixel_values"])
         if self.num_taps:

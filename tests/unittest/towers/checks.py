@@ -93,5 +93,5 @@ def run_fake(make_tower: Callable[[], Any], bucket: Bucket) -> dict[str, tuple[i
         adapter = tower.make_io_adapter()
         metadata = tower.make_metadata_provider().build(bucket, adapter.num_segment_slots(bucket))
         inputs = adapter.allocate_inputs(bucket.num_tokens, CPU)
-        outputs = tower.encoder_forward(inputs, metadata)
+        outputs = dict(tower.encoder_forward(inputs, metadata))
     return {name: tuple(tensor.shape) for name, tensor in outputs.items()}

@@ -143,7 +143,8 @@ def run_fake(tower_class: type, config: Any) -> Mapping[str, torch.Tensor]:
         bucket = Bucket(64, 8)
         adapter = tower.make_io_adapter()
         built = metadata.build(bucket, adapter.num_segment_slots(bucket))
-        return tower.encoder_forward(adapter.allocate_inputs(bucket.num_tokens, CPU), built)
+        inputs = adapter.allocate_inputs(bucket.num_tokens, CPU)
+        return dict(tower.encoder_forward(inputs, built))
 
 
 class ReadsTheLayout(Qwen3VLVisionTower):
@@ -151,7 +152,7 @@ class ReadsTheLayout(Qwen3VLVisionTower):
 
     def encoder_forward(self, inputs: Any, metadata: Any) -> dict[str, torch.Tensor]:
         end = int(metadata.cu_seqlens[-1])
-        return {n: t[:end] for n, t in super().encoder_forward(inputs, metadata).items()}
+        return {n: t[:end] for n, t in super().encoder_forward(inputs, metadata)}
 
 
 class BranchesOnPixels(Qwen3VLVisionTower):
@@ -160,7 +161,7 @@ class BranchesOnPixels(Qwen3VLVisionTower):
     def encoder_forward(self, inputs: Any, metadata: Any) -> dict[str, torch.Tensor]:
         if inputs["pixel_values"].abs().sum() == 0:
             return {}
-        return super().encoder_forward(inputs, metadata)
+        return dict(super().encoder_forward(inputs, metadata))
 
 
 def test_captured_region_reads_nothing_from_the_device(tower: Any) -> None:
