@@ -5,7 +5,7 @@
 #   make test          everything that CI runs
 #   make test-gpu      the tests that need a CUDA GPU
 #   make test-latest   the test suite with the newest transformers, in an environment of its own
-#   make bench         measure the encoders, write benchmarks/results/, refresh README's table
+#   make bench         measure the encoders, write benchmarks/results/, refresh README and page
 #   make schema        regenerate schemas/            make lint    linters and types only
 #   make manifest      regenerate api_manifest.json   make clean   remove everything generated
 #
@@ -13,6 +13,7 @@
 #   PYTHON=python3.12                    interpreter that creates .venv
 #   VENV_FLAGS=--system-site-packages    reuse an installed torch (a CUDA or vendor build)
 #   SKIP_VENV=1                          use PYTHON as it is and install nothing
+#   BENCH_FLAGS="--towers radio_h"       what `make bench` measures, see benchmarks/encoder.py
 #   MODEL=dir IMAGE=file QUICKSTART_FLAGS="..."    what `make demo` runs
 
 PYTHON ?= python3
@@ -21,6 +22,7 @@ VENV_FLAGS ?=
 SKIP_VENV ?=
 MODEL ?= build/tiny_qwen3_vl
 IMAGE ?=
+BENCH_FLAGS ?=
 QUICKSTART_FLAGS ?= --encoder_max_num_tokens 1024
 PYTEST_FLAGS ?=
 
@@ -50,7 +52,7 @@ endif
 CLI := $(PY) -m tensorrt_llm_ext.cli
 
 help:
-	@sed -n '4,17s/^# \{0,1\}//p' Makefile
+	@sed -n '4,18s/^# \{0,1\}//p' Makefile
 
 # ---------------------------------------------------------------------------- environments
 
@@ -84,10 +86,7 @@ demo: $(DEMO_ENV) $(if $(filter build/tiny_qwen3_vl,$(MODEL)),build/tiny_qwen3_v
 	    $(QUICKSTART_FLAGS)
 
 bench: $(DEV_ENV)
-	@for script in benchmarks/bench_*.py; do
-	    echo "== $$script"
-	    $(PY) "$$script" --commit "$$(git rev-parse --short HEAD)"
-	done
+	$(PY) benchmarks/encoder.py $(BENCH_FLAGS)
 	$(PY) scripts/render_results.py
 
 # ------------------------------------------------------------------------------- generated

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from published_towers import CUDA, OMNI_AUDIO, OMNI_VISION
 
 from tensorrt_llm_ext import MultimodalConfig
 from tensorrt_llm_ext.graphs.backends import CudaGraphBackend
 from tensorrt_llm_ext.towers import load_tower, setup_mm_encoder_cuda_graphs
-
-from .published_towers import CUDA, OMNI_AUDIO, OMNI_VISION
 
 pytestmark = pytest.mark.gpu
 

@@ -8,12 +8,11 @@ import gc
 
 import pytest
 import torch
+from published_towers import AUDIO, CUDA, VISION
 
 from tensorrt_llm_ext import MultimodalConfig
 from tensorrt_llm_ext.towers import load_tower
 from tensorrt_llm_ext.towers.planning import plan_encoder_cuda_graphs
-
-from .published_towers import AUDIO, CUDA, VISION
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from published_towers import CUDA, QWEN3_VL_8B
 from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLVisionConfig
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLVisionModel
 
@@ -18,8 +19,6 @@ from tensorrt_llm_ext import MultimodalConfig
 from tensorrt_llm_ext.graphs.backends import CudaGraphBackend
 from tensorrt_llm_ext.graphs.layout import Eager, Replay
 from tensorrt_llm_ext.towers import load_tower
-
-from .published_towers import CUDA, QWEN3_VL_8B
 
 pytestmark = pytest.mark.gpu
 

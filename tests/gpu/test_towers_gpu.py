@@ -19,13 +19,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-
-from tensorrt_llm_ext import MultimodalConfig
-from tensorrt_llm_ext.graphs.batch import BatchPlan
-from tensorrt_llm_ext.graphs.layout import Replay
-from tensorrt_llm_ext.towers import load_tower
-
-from .published_towers import (
+from published_towers import (
     AUDIO,
     CUDA,
     VISION,
@@ -39,6 +33,11 @@ from .published_towers import (
     relative,
     vision_items,
 )
+
+from tensorrt_llm_ext import MultimodalConfig
+from tensorrt_llm_ext.graphs.batch import BatchPlan
+from tensorrt_llm_ext.graphs.layout import Replay
+from tensorrt_llm_ext.towers import load_tower
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 

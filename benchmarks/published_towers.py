@@ -1,12 +1,16 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
 # SPDX-License-Identifier: Apache-2.0
-"""Every tower at its published size, with transformers' tower beside it as the oracle."""
+"""Every tower at its published size, with transformers' tower beside it as the oracle.
+
+What the benchmark and the GPU tests measure. Items and weights are random.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -67,6 +71,25 @@ OMNI_AUDIO = {
     "output_dim": 2048,
 }
 
+# In place of the published values: the same code paths in no time, for machines without a GPU.
+TINY = {
+    "depth": 2,
+    "num_hidden_layers": 2,
+    "encoder_layers": 2,
+    "hidden_size": 64,
+    "d_model": 64,
+    "num_heads": 2,
+    "num_attention_heads": 2,
+    "encoder_attention_heads": 2,
+    "intermediate_size": 96,
+    "encoder_ffn_dim": 96,
+    "out_hidden_size": 32,
+    "output_dim": 32,
+    "deepstack_visual_indexes": [0],
+    "max_img_size": 256,
+}
+TINY_AUDIO = {"downsample_hidden_size": 16}  # published: the default of both config classes
+
 
 @dataclass(frozen=True)
 class PublishedTower:
@@ -89,13 +112,20 @@ class PublishedTower:
             nested = {key: nested}
         return {"model_type": self.model_type, **nested}
 
-    def make_oracle(self, dtype: torch.dtype) -> torch.nn.Module:
-        """transformers' tower without weights; tables it computes stay fp32."""
+    def tiny(self) -> PublishedTower:
+        """The same tower with two small layers."""
+        small = {key: TINY.get(key, value) for key, value in self.section.items()}
+        if self.modality == "audio":
+            small |= TINY_AUDIO
+        return replace(self, section=small)
+
+    def make_oracle(self, dtype: torch.dtype, device: torch.device = CUDA) -> torch.nn.Module:
+        """The oracle with random weights of its own; tables that it computes stay fp32."""
         package = f"transformers.models.{self.hf_module}"
         last = self.hf_module
         config = getattr(import_module(f"{package}.configuration_{last}"), self.hf_config)
         model = getattr(import_module(f"{package}.modeling_{last}"), self.hf_model)
-        with CUDA:
+        with device:
             oracle = model(config(**self.section)).eval().requires_grad_(False)
         tables = {n: b for n, b in oracle.named_buffers() if n.endswith("inv_freq")}
         oracle.to(dtype)
@@ -170,9 +200,10 @@ AUDIO = {
 
 def randomise(tower: torch.nn.Module, seed: int, std: float = 0.05) -> None:
     """New weights and biases in place: captured graphs see them."""
-    generator = torch.Generator(CUDA).manual_seed(seed)
+    device = next(tower.parameters()).device
+    generator = torch.Generator(device).manual_seed(seed)
     for name, parameter in tower.named_parameters():
-        values = torch.randn(parameter.shape, generator=generator, device=CUDA) * std
+        values = torch.randn(parameter.shape, generator=generator, device=device) * std
         if ("norm" in name or "ln_" in name) and name.endswith("weight"):
             values += 1
         if name.endswith("norm_std"):
@@ -195,8 +226,9 @@ def copy_weights(tower: Any, oracle: torch.nn.Module, model_type: str) -> None:
     if model_type == "radio":
         state = _radio_names(state)
     missing, unexpected = oracle.load_state_dict(state, strict=False)
-    assert not unexpected, unexpected
-    assert all("layer_scale" in key or key == "summary_idxs" for key in missing), missing
+    missing = [k for k in missing if "layer_scale" not in k and k != "summary_idxs"]
+    if missing or unexpected:
+        raise ValueError(f"transformers' tower lacks {missing} and does not know {unexpected}")
 
 
 def _radio_names(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -220,26 +252,63 @@ def _radio_names(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 Grid = tuple[int, int, int]
+Items = list[dict[str, Any]]
 
 
-def vision_items(patch_dim: int, grids: list[Grid], seed: int, radio: bool) -> list[dict[str, Any]]:
-    """Random rows, bf16 on the device (0..1 for RADIO, which normalises itself)."""
-    generator = torch.Generator(CUDA).manual_seed(seed)
+def vision_items(
+    patch_dim: int,
+    grids: list[Grid],
+    seed: int,
+    radio: bool,
+    device: torch.device = CUDA,
+    dtype: torch.dtype = torch.bfloat16,
+) -> Items:
+    """Random rows on the device (0..1 for RADIO, which normalises itself)."""
+    generator = torch.Generator(device).manual_seed(seed)
     draw = torch.rand if radio else torch.randn
     return [
         {
-            "pixel_values": draw(t * h * w, patch_dim, generator=generator, device=CUDA).bfloat16(),
+            "pixel_values": draw(t * h * w, patch_dim, generator=generator, device=device).to(
+                dtype
+            ),
             "grid_thw": (t, h, w),
         }
         for t, h, w in grids
     ]
 
 
-def ask_vision(oracle: torch.nn.Module, items: list[dict[str, Any]], dtype: torch.dtype) -> Any:
-    """Outputs of transformers' tower: features, then the other outputs, batch end to end."""
-    if type(oracle).__name__ == "RadioModel":
-        outs = [oracle(image.to(dtype)) for item in items for image in _radio_images(item)]
-        return [torch.cat([o.features[0] for o in outs]), torch.cat([o.summary for o in outs])]
+def audio_items(
+    lengths: list[int],
+    seed: int,
+    device: torch.device = CUDA,
+    dtype: torch.dtype = torch.bfloat16,
+) -> Items:
+    """Random mel frames on the device."""
+    generator = torch.Generator(device).manual_seed(seed)
+    return [
+        {"input_features": torch.randn(128, n, generator=generator, device=device).to(dtype)}
+        for n in lengths
+    ]
+
+
+class Call(NamedTuple):
+    """One call of an encoder on inputs that are ready for it.
+
+    Attributes:
+        run: Makes the call, and nothing else; returns what the encoder returns.
+        outputs: That -> features, then the other outputs, batch end to end.
+    """
+
+    run: Callable[[], Any]
+    outputs: Callable[[Any], list[torch.Tensor]]
+
+    def ask(self) -> list[torch.Tensor]:
+        """Makes the call."""
+        return self.outputs(self.run())
+
+
+def grids_for(oracle: torch.nn.Module, items: Items) -> torch.Tensor:
+    """``grid_thw`` of a batch, int64 [n, 3], on the items' device."""
     flat = "Glm" in type(oracle).__name__  # wants every frame as a picture of its own
     grids = [
         (1, h, w) if flat else (t, h, w)
@@ -247,15 +316,78 @@ def ask_vision(oracle: torch.nn.Module, items: list[dict[str, Any]], dtype: torc
         for t, h, w in [item["grid_thw"]]
         for _ in range(t if flat else 1)
     ]
+    return torch.tensor(grids, device=items[0]["pixel_values"].device)
+
+
+def vision_call(
+    oracle: torch.nn.Module, items: Items, dtype: torch.dtype, together: bool = True
+) -> Call:
+    """A batch through transformers' vision tower.
+
+    RADIO takes pictures of one size at once: those that follow each other, or with ``together``
+    off each alone.
+    """
+    if type(oracle).__name__ == "RadioModel":
+        pictures = [picture.to(dtype) for item in items for picture in _radio_images(item)]
+        batches: list[list[torch.Tensor]] = []
+        for picture in pictures:
+            if together and batches and batches[-1][0].shape == picture.shape:
+                batches[-1].append(picture)
+            else:
+                batches.append([picture])
+        inputs = [torch.cat(batch) for batch in batches]
+        return Call(lambda: [oracle(batch) for batch in inputs], _radio_outputs)
     pixels = torch.cat([item["pixel_values"] for item in items]).to(dtype)
-    out = oracle(pixels, grid_thw=torch.tensor(grids, device=CUDA))
+    grid = grids_for(oracle, items)
+    return Call(lambda: oracle(pixels, grid_thw=grid), hf_vision_outputs)
+
+
+def hf_vision_outputs(out: Any) -> list[torch.Tensor]:
+    """Outputs of a vision tower of transformers that takes packed rows."""
     return [out.pooler_output, *(getattr(out, "deepstack_features", None) or [])]
+
+
+def _radio_outputs(outs: list[Any]) -> list[torch.Tensor]:
+    features = torch.cat([o.features.flatten(0, 1) for o in outs])
+    return [features, torch.cat([o.summary for o in outs])]
 
 
 def _radio_images(item: dict[str, Any]) -> list[torch.Tensor]:
     t, h, w = item["grid_thw"]
     frames = item["pixel_values"].view(t, h, w, 3, 16, 16).permute(0, 3, 1, 4, 2, 5)
     return [frame.reshape(1, 3, h * 16, w * 16) for frame in frames]
+
+
+def ask_vision(oracle: torch.nn.Module, items: Items, dtype: torch.dtype) -> list[torch.Tensor]:
+    """Outputs of transformers' tower: features, then the other outputs, batch end to end."""
+    return vision_call(oracle, items, dtype, together=False).ask()
+
+
+def clips_of(items: Items, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Clips end to end [mel, frames] and their lengths, int64 [n], as transformers takes them."""
+    clips = [item["input_features"] for item in items]
+    lengths = torch.tensor([clip.shape[1] for clip in clips], device=clips[0].device)
+    return torch.cat(clips, dim=1).to(dtype), lengths
+
+
+def audio_call(oracle: torch.nn.Module, items: Items, dtype: torch.dtype) -> Call:
+    """A batch through transformers' audio tower.
+
+    Clips under a second come out otherwise than alone, when longer ones are with them.
+    """
+    features, lengths = clips_of(items, dtype)
+    return Call(lambda: oracle(features, feature_lens=lengths), hf_audio_outputs)
+
+
+def hf_audio_outputs(out: Any) -> list[torch.Tensor]:
+    """Outputs of transformers' audio tower."""
+    return [out.last_hidden_state]
+
+
+def ask_audio(oracle: torch.nn.Module, items: Items, dtype: torch.dtype) -> list[torch.Tensor]:
+    """Every clip alone, as transformers treats it then."""
+    outs = [audio_call(oracle, [item], dtype).ask() for item in items]
+    return [torch.cat([features for (features,) in outs])]
 
 
 def outputs_of(outs: list[Any]) -> list[torch.Tensor]:
@@ -266,22 +398,6 @@ def outputs_of(outs: list[Any]) -> list[torch.Tensor]:
 
     columns = [[o.features, *rest(o)] for o in outs]
     return [torch.cat(parts) for parts in zip(*columns, strict=True)]
-
-
-def audio_items(lengths: list[int], seed: int) -> list[dict[str, Any]]:
-    """Random mel frames, bf16 on the device."""
-    generator = torch.Generator(CUDA).manual_seed(seed)
-    return [
-        {"input_features": torch.randn(128, n, generator=generator, device=CUDA).bfloat16()}
-        for n in lengths
-    ]
-
-
-def ask_audio(oracle: torch.nn.Module, items: list[dict[str, Any]], dtype: torch.dtype) -> Any:
-    """Every clip alone, as transformers treats it then."""
-    clips = [item["input_features"].to(dtype) for item in items]
-    outs = [oracle(clip, feature_lens=torch.tensor([clip.shape[1]], device=CUDA)) for clip in clips]
-    return [torch.cat([o.last_hidden_state for o in outs])]
 
 
 def relative(a: torch.Tensor, b: torch.Tensor) -> float:
