@@ -241,12 +241,19 @@ def _capture(result: Mapping[str, Any]) -> str:
             [
                 _text(arm),
                 _cell(f"{found['kept']} of {found['buckets']}"),
-                _cell(f"{found['seconds']:.2f}"),
+                *(_cell(f"{found[key]:.2f}") for key in ("first_seconds", "seconds")),
                 _cell(f"{found['captures_seconds']:.2f}"),
                 _cell("-" if memory is None else f"{memory:.1f}"),
             ]
         )
-    heads = ("arm", "buckets kept", "seconds in all", "of them capture", "MiB, driver's count")
+    heads = (
+        "arm",
+        "buckets kept",
+        "first capture s",
+        "reported one s",
+        "of it capture s",
+        "MiB, driver's count",
+    )
     return _table("Capture", heads, rows) if rows else ""
 
 

@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import encoder
@@ -54,8 +55,9 @@ def test_pictures(tmp_path: Path) -> None:
     assert set(mixed["ours"]["steps"]) <= {"64x16", "128x16", "192x16", "256x16"}
     assert mixed["eager"]["steps"] == ["eager: requested"] * 2  # 360 tokens, 256 at most a step
     assert result["cases"][1]["compiling"]["compile_seconds"] > 0
-    assert result["capture"]["ours"]["status"] == "captured"
-    assert result["capture"]["plain"]["entry"]["prune_slower_than_eager"] is False
+    captured = result["capture"]
+    assert captured["ours"]["status"] == "captured"
+    assert captured["plain"]["entry"]["prune_slower_than_eager"] is False
     assert [(e["items"], e["layout"]) for e in result["host"]] == [
         (n, layout) for n in (1, 8, 16) for layout in ("repeated", "new")
     ]
@@ -156,10 +158,10 @@ def test_a_plain_tower_that_cannot_be_captured_is_left_out(
 ) -> None:
     plain_capture = arms.Subject.capture
 
-    def fail(self: arms.Subject, arm: str) -> Any:
+    def fail(self: arms.Subject, arm: str, *, again: bool = False) -> Any:
         if arm == "plain":
             raise ValueError("no varlen here")
-        return plain_capture(self, arm)
+        return plain_capture(self, arm, again=again)
 
     monkeypatch.setattr(arms.Subject, "capture", fail)
     result = run(tmp_path, "radio_h", "--layouts", "1x64", "--parts", "cases")
@@ -169,11 +171,27 @@ def test_a_plain_tower_that_cannot_be_captured_is_left_out(
 
 def test_only_the_plain_arm_has_plain_layers() -> None:
     subject = subject_of("qwen3_vl_8b", "eager", "plain", "ours")
+    assert (subject.plain.attention_backend, subject.plain.fused_layers) == ("auto", False)
+    assert (subject.ours.attention_backend, subject.ours.fused_layers) == ("auto", None)
+    arms.make_plain(subject.plain, torch.device("cuda"))
     assert (subject.plain.attention_backend, subject.plain.fused_layers) == ("varlen", False)
-    assert getattr(subject.ours, "attention_backend", "auto") == "auto"  # as it comes
-    assert getattr(subject.ours, "fused_layers", None) is None
     assert subject.ours is not subject.plain
     assert subject_of("qwen3_vl_8b", "ours").plain is None
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_the_reported_capture_is_the_second(again: bool) -> None:
+    subject = subject_of("radio_h", "ours")
+    ladders = [[7.0], [2000.0, 500.0]]  # milliseconds
+
+    def report() -> Any:
+        buckets = [SimpleNamespace(capture_ms=ms, kept=True) for ms in ladders.pop(0)]
+        return SimpleNamespace(buckets=buckets, status="captured", model_dump=lambda mode: {})
+
+    subject.ours.capture_encoder_cuda_graphs = subject.ours.recapture = report
+    found = subject.capture("ours", again=again)
+    assert found["captures_seconds"] == (2.5 if again else 0.01)
+    assert len(ladders) == 1 - again
 
 
 def test_nothing_is_compiled_when_little_time_is_left() -> None:
