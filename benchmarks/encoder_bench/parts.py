@@ -7,9 +7,12 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
+
+from tensorrt_llm_ext.graphs.staging import HeldInputs, Placement
 
 from .arms import OWN, Subject, prepared, worst_error
 from .floors import work_of
@@ -139,13 +142,13 @@ def measure_staging(bench: Bench) -> Iterator[dict[str, Any]]:
                 return
             failures = Failures()
             makers: dict[str, Callable[[int], Run]] = {}
-            for seed, (arm, stage) in enumerate(
+            for seed, (arm, make_stage) in enumerate(
                 {"transformers": _chunk_and_pad, "ours": _fill}.items()
             ):
                 batches = clip_batches(frames, seed)
                 if lengths == "repeated":
                     batches = itertools.repeat(frames)
-                makers[arm] = _staging(bench.subject, stage, batches)
+                makers[arm] = _staging(make_stage(bench.subject), batches)
             with torch.no_grad():
                 times = bench.in_turns(makers, failures)
                 found = {arm: t.summary() for arm, t in times.items()}
@@ -156,34 +159,50 @@ def measure_staging(bench: Bench) -> Iterator[dict[str, Any]]:
             yield {"clips": name, "lengths": lengths, "arms": found, "failed": dict(failures)}
 
 
-def _staging(
-    subject: Subject, stage: Callable[[Subject, Shapes], Run], batches: Iterator[Shapes]
-) -> Callable[[int], Run]:
-    return lambda round_: stage(subject, next(batches))
+def _staging(stage: Callable[[Shapes], Run], batches: Iterator[Shapes]) -> Callable[[int], Run]:
+    return lambda round_: stage(next(batches))
 
 
-def _fill(subject: Subject, frames: Shapes) -> Run:
-    """Ours: straight into buffers that are there."""
-    tower = subject.ours
-    adapter = tower.make_io_adapter()
-    items = [tower.pack_item(item) for item in subject.items(frames)]
-    steps = tower.plan([item.segment_lengths for item in items], eager=True)
-    buffers = [adapter.allocate_inputs(step.load.num_tokens, subject.device) for step in steps]
+def _fill(subject: Subject) -> Callable[[Shapes], Run]:
+    """Ours: into buffers that are there; where clips of these lengths go is worked out once."""
+    tower, adapter = subject.ours, subject.ours.make_io_adapter()
+    arenas: dict[int, tuple[Any, HeldInputs]] = {}  # by tokens: one, where a step holds all clips
+    placements: dict[Shapes, list[Placement]] = {}
 
-    def run() -> None:
-        for inputs, step in zip(buffers, steps, strict=True):
-            adapter.fill(inputs, items, step.runs)
+    def stage(frames: Shapes) -> Run:
+        items = [tower.pack_item(item) for item in subject.items(frames)]
+        steps = tower.plan([item.segment_lengths for item in items], eager=True)
+        for step in steps:
+            size = step.load.num_tokens
+            if size not in arenas:
+                inputs = adapter.allocate_inputs(size, subject.device)
+                arenas[size] = (inputs, HeldInputs(inputs, partial(adapter.clear, inputs)))
+        used = [arenas[step.load.num_tokens] for step in steps]
 
-    return run
+        def run() -> None:
+            if frames not in placements:
+                placements[frames] = [
+                    adapter.place(inputs, items, step.runs)
+                    for (inputs, _), step in zip(used, steps, strict=True)
+                ]
+            for (_, held), placement in zip(used, placements[frames], strict=True):
+                held.stage(placement, placement.num_tokens, items)
+
+        return run
+
+    return stage
 
 
-def _chunk_and_pad(subject: Subject, frames: Shapes) -> Run:
+def _chunk_and_pad(subject: Subject) -> Callable[[Shapes], Run]:
     """transformers: a new padded tensor every time."""
     from published_towers import clips_of
     from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import chunk_and_pad_features
 
-    features, lengths = clips_of(subject.items(frames), subject.dtype)
-    return lambda: chunk_and_pad_features(features, lengths, subject.ours.config.n_window)
+    def stage(frames: Shapes) -> Run:
+        features, lengths = clips_of(subject.items(frames), subject.dtype)
+        return lambda: chunk_and_pad_features(features, lengths, subject.ours.config.n_window)
+
+    return stage
 
 
 def measure_sweep(bench: Bench) -> Iterator[dict[str, Any]]:

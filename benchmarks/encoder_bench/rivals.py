@@ -23,7 +23,8 @@ from published_towers import (
 from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface
 
-from tensorrt_llm_ext.ops.attention import BlockMaskAttention, PackedAttnMetadata
+from tensorrt_llm_ext.ops.attention import BlockMaskAttention
+from tensorrt_llm_ext.ops.packed_metadata import PackedAttnMetadata
 
 # "flash" in the name: transformers then calls attention once per layer for the whole batch. The
 # package flash-attn would go by the same door; torch brings the same kernel.
