@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 import torch
+from published_towers import CUDA, QWEN3_VL_8B
 
 from tensorrt_llm_ext import MultimodalConfig
 from tensorrt_llm_ext.towers import load_tower
-
-from .published_towers import CUDA, QWEN3_VL_8B
 
 pytestmark = pytest.mark.gpu
 
