@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Encoders at published size with random weights: transformers, torch.compile, and ours.
 
-    python benchmarks/encoder.py                                  # everything, about half an hour
+    python benchmarks/encoder.py                                  # everything
     python benchmarks/encoder.py --towers qwen3_vl_8b --time-budget 570
     python benchmarks/encoder.py --towers qwen3_vl_8b --parts sweep,host
     python benchmarks/encoder.py --device cpu --tiny --quick      # does it run?
@@ -66,11 +66,20 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         epilog=doc.split("\n", 2)[2],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--towers", type=comma_separated(list(TITLES)), default=list(TITLES))
-    names = layout_names()
-    parser.add_argument("--layouts", type=comma_separated(names), default=names)
-    parser.add_argument("--arms", type=comma_separated(list(ARMS)), default=list(ARMS))
-    parser.add_argument("--parts", type=comma_separated(PARTS), default=list(PARTS))
+
+    def listed(option: str, allowed: list[str]) -> None:
+        parser.add_argument(
+            option,
+            type=comma_separated(allowed),
+            default=allowed,
+            metavar="A,B",
+            help=f"default: all of {', '.join(allowed)}",
+        )
+
+    listed("--towers", list(TITLES))
+    listed("--layouts", layout_names())
+    listed("--arms", list(ARMS))
+    listed("--parts", list(PARTS))
     parser.add_argument("--quick", action="store_true", help="few repeats: noisy")
     parser.add_argument("--time-budget", type=float, metavar="SECONDS", help="of the whole run")
     parser.add_argument("--device", default="cuda")

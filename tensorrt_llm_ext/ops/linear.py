@@ -16,13 +16,13 @@ def project(
     """Computes x W^T + bias.
 
     Args:
-        x: [T, K], rows contiguous, any stride between them.
+        x: [T, K], half precision or fp32; rows contiguous, any stride between them.
         weight: [N, K], dtype of x.
-        bias: [N], or None.
+        bias: [N], dtype of x, or None.
         out: [T, N], contiguous, dtype of x; may not overlap x.
 
     Returns:
-        ``out``.
+        ``out``: [T, N], dtype of x.
     """
     if bias is None:
         return torch.mm(x, weight.t(), out=out)
@@ -40,14 +40,14 @@ def project_and_activate(
     """Computes activation(x W^T + bias), in one pass where cuBLAS has the activation (tanh GELU).
 
     Args:
-        x: [T, K], contiguous.
+        x: [T, K], contiguous, half precision or fp32.
         weight: [N, K], dtype of x.
-        bias: [N], or None.
+        bias: [N], dtype of x, or None.
         activation: Key of ``activation.ACTIVATIONS``.
         out: [T, N], contiguous, dtype of x; may not overlap x.
 
     Returns:
-        ``out``.
+        ``out``: [T, N], dtype of x.
     """
     fused = activation == "gelu_pytorch_tanh" and bias is not None and x.dtype in HALF
     if fused and bias is not None and device_type(x.device) == "cuda":
@@ -59,11 +59,11 @@ def accumulate_(x: torch.Tensor, rows: torch.Tensor, weight: torch.Tensor) -> to
     """Adds rows W^T to x before the one rounding.
 
     Args:
-        x: [T, N], contiguous.
+        x: [T, N], contiguous, half precision or fp32.
         rows: [T, K], rows contiguous, any stride between them, dtype of x.
         weight: [N, K], dtype of x.
 
     Returns:
-        x, overwritten.
+        x [T, N], overwritten; its own dtype.
     """
     return x.addmm_(rows, weight.t())

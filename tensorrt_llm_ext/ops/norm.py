@@ -36,7 +36,10 @@ class BiasSum:
         self._pending: torch.Tensor | None = None
 
     def skip(self, bias: torch.Tensor | None) -> None:
-        """Takes note of a bias [C] that was not added; None for a projection without.
+        """Takes note of a bias that was not added.
+
+        Args:
+            bias: [C], any float dtype; None for a projection without.
 
         Raises:
             RuntimeError: The one before was not read by a norm.
@@ -59,7 +62,7 @@ class BiasSum:
 
     @property
     def pending(self) -> torch.Tensor | None:
-        """[C]: the bias that the next reader adds to the sum."""
+        """The bias that the next reader adds to the sum: [C], any float dtype."""
         return self._pending
 
     @property
@@ -88,15 +91,15 @@ def normalise(
 
     Args:
         x: Residual stream [T, C], half precision or fp32.
-        weight: [C].
-        bias: [C], or None.
+        weight: [C], any float dtype.
+        bias: [C], any float dtype, or None.
         eps: Added to the variance (layer) or the mean square (rms).
         rms: Root mean square instead of mean and variance.
         lacking: What x lacks; has summed up all of it afterwards.
         out: [T, C], dtype of x; may not overlap x.
 
     Returns:
-        ``out``.
+        ``out``: [T, C], dtype of x.
     """
     if has_kernels(x.device, x.dtype):
         _launch(x, weight, bias, eps, rms=rms, lacking=lacking, out=out)
@@ -140,7 +143,7 @@ def complete(x: torch.Tensor, *, lacking: BiasSum, out: torch.Tensor) -> torch.T
         out: [T, C], dtype of x; may not overlap x.
 
     Returns:
-        ``out``, or x itself where it lacks nothing.
+        [T, C], dtype of x: ``out``, or x itself where it lacks nothing.
     """
     if lacking.is_zero:
         return x

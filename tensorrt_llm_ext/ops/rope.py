@@ -40,8 +40,8 @@ class HeadNorm(NamedTuple):
     """RMS norm over D of every head's query and key.
 
     Attributes:
-        query: Weight [D].
-        key: Weight [D].
+        query: Weight [D], any float dtype.
+        key: Weight [D], any float dtype.
         eps: Added to the mean square.
     """
 

@@ -39,7 +39,7 @@ def add_taps_(
         weights: fp32 [T, K], any stride between tokens.
 
     Returns:
-        x, overwritten.
+        x [T, C], overwritten; its own dtype.
     """
     if not has_kernels(x.device, x.dtype):
         return x.copy_(gather_taps(table, rows, weights).add_(x))

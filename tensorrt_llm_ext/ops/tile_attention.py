@@ -114,14 +114,14 @@ def attend_tiles(
 
     Args:
         q: Queries [T, H, D], half precision; heads side by side, any stride between tokens.
-        k: Keys, likewise.
-        v: Values, likewise.
+        k: Keys [T, H, D], dtype of q, likewise.
+        v: Values [T, H, D], dtype of q, likewise.
         tiles: int32 [N, TILE_FIELDS], contiguous.
         shape: How the list was cut, and how the kernel works.
         out: [T, H, D], contiguous, dtype of q; may not overlap q, k or v.
 
     Returns:
-        ``out``.
+        ``out``: [T, H, D], dtype of q.
     """
     if isinstance(q, FakeTensor):
         return out  # nothing to look up an address of, nothing to launch

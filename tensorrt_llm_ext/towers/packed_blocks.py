@@ -87,7 +87,7 @@ def clamp_fp16(x: torch.Tensor) -> torch.Tensor:
         x: [T, C], any float dtype.
 
     Returns:
-        x, in fp16 clamped in place to 1000 below the largest number.
+        x [T, C], its own dtype: in fp16 clamped in place to 1000 below the largest number.
     """
     if x.dtype == torch.float16:
         limit = torch.finfo(x.dtype).max - 1000

@@ -129,9 +129,9 @@ class MLPWeights(NamedTuple):
     """Weights of an MLP whose inner width F is filled up.
 
     Attributes:
-        first: [F', C].
-        bias: Of the first, [F'].
-        second: [C, F'].
+        first: [F', C], any float dtype.
+        bias: Of the first, [F'], any float dtype.
+        second: [C, F'], any float dtype.
     """
 
     first: torch.Tensor

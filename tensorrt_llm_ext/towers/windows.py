@@ -70,7 +70,7 @@ class WindowedMetadata:
 
     @property
     def window_tiles(self) -> torch.Tensor | None:
-        """Tiles of the windows, likewise."""
+        """Tiles of the windows, int32 [N, 4], where attention reads any."""
         return self.windows.tiles
 
     def refresh(self, lengths: WindowedLengths) -> None:
