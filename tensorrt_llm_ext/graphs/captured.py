@@ -92,7 +92,7 @@ def storage_bytes(tensors: Sequence[torch.Tensor]) -> int:
     """Bytes behind tensors; those that share a storage count once.
 
     Args:
-        tensors: Any shapes and dtypes.
+        tensors: Of any shape [...] and dtype.
     """
     storages = [t.untyped_storage() for t in tensors]
     return sum({s.data_ptr(): s.nbytes() for s in storages}.values())

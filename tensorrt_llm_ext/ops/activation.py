@@ -27,7 +27,7 @@ def activate_(x: torch.Tensor, activation: str) -> torch.Tensor:
         activation: Key of ``ACTIVATIONS``.
 
     Returns:
-        x, overwritten.
+        x [T, F], overwritten; its own dtype.
     """
     if has_kernels(x.device, x.dtype):
         _launch(x, x.shape[1], activation, gated=False, limit=None)

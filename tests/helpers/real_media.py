@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import ctypes
+from functools import cache
 from importlib.metadata import files
+from typing import Any
 
 import av
 import espeakng_loader
@@ -31,8 +33,9 @@ def video_frames(count: int, every: int) -> list[np.ndarray]:
     raise ValueError(f"{path} has {len(frames)} such frames, not {count}")
 
 
-def speech(text: str, rate: int = 16000) -> np.ndarray:
-    """A sentence spoken by eSpeak NG: float32 [samples] in -1..1."""
+@cache
+def _speaker() -> tuple[ctypes.CDLL, int, list[np.ndarray], Any]:
+    """eSpeak NG, its rate, what it has spoken, and its callback: it starts once in a process."""
     espeak = ctypes.CDLL(espeakng_loader.get_library_path())
     folder = espeakng_loader.get_data_path().encode()
     native = espeak.espeak_Initialize(_SYNCHRONOUS, 0, folder, 0)
@@ -51,6 +54,13 @@ def speech(text: str, rate: int = 16000) -> np.ndarray:
 
     espeak.espeak_SetSynthCallback(receive)
     espeak.espeak_SetVoiceByName(b"en")
+    return espeak, native, parts, receive
+
+
+def speech(text: str, rate: int = 16000) -> np.ndarray:
+    """A sentence spoken by eSpeak NG: float32 [samples] in -1..1."""
+    espeak, native, parts, _ = _speaker()
+    parts.clear()
     words = text.encode() + b"\0"
     espeak.espeak_Synth(words, len(words), 0, _CHARACTERS, 0, _UTF8, None, None)
     espeak.espeak_Synchronize()
