@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tensorrt_llm_ext.towers import load_tower
 
 from .checks import capture, poison, worst
-from .conftest import VISION
+from .small import VISION
 
 AUDIO = {
     "num_mel_bins": 16,
@@ -75,7 +75,7 @@ class Case(NamedTuple):
 
 CASES = {
     "qwen3_vl": Case(
-        {"model_type": "qwen3_vl", "vision_config": {**VISION, "depth": 4}},
+        {"model_type": "qwen3_vl", "vision_config": {**VISION["qwen3_vl"], "depth": 4}},
         "image",
         lambda seed: picture(96, seed),
         (["copy_", "copy_"], ["cat", "copy_"]),
