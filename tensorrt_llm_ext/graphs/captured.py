@@ -156,13 +156,12 @@ class CapturedBucket(Generic[M]):
         """
         if self._stamps == self._stamp() and (layout is self._held or layout == self._held):
             return
-        self._stamps = None  # should the refresh fail
         refresh_in_place(self.metadata, layout)
         self.check_addresses()
         self._held, self._stamps = layout, self._stamp()
 
     def _stamp(self) -> list[int]:
-        """Address of each tensor and how often it was written."""
+        """Address of each tensor and how often it was written, by a refresh that failed too."""
         stamps: list[int] = []
         for name in self.addresses:
             tensor = getattr(self.metadata, name)

@@ -33,7 +33,9 @@ class EncoderItem:
         segment_lengths: Tokens (rows before any merger) of each segment, in order.
         rows: Input tensors [tokens / tokens_per_row, *shape] by name, on any device, any strides,
             of a dtype that converts to the one of the adapter's spec.
-        layout: What the host-built per-token inputs (positions and the like) depend on.
+        layout: What the host-built per-token inputs (positions and the like) depend on. Plans are
+            kept by it: items of the same segments and layout differ in the values of their rows
+            alone.
     """
 
     segment_lengths: tuple[int, ...]

@@ -44,7 +44,7 @@ class HeldInputs:
 
     Rows are copied for every step, the layout where it is another one, and slack is cleared where
     somebody wrote since it was. Tensors count the writes to them: after any that is not from here,
-    or a step that failed half-way, nothing is taken for granted.
+    and after a step that failed half-way, nothing is taken for granted.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class HeldInputs:
         """
         self._tensors = list({t.untyped_storage()._cdata: t for t in inputs.values()}.values())
         self._clear = clear
-        self._writes: list[int] | None = None
+        self._writes: list[int] = []
         self._layout: Hashable = _UNKNOWN
         self._clean = (0, 0)  # tokens whose rows are zeros: first, end
 
@@ -70,9 +70,7 @@ class HeldInputs:
             num_tokens: Tokens of the bucket: rows behind the step's, up to these, will be zeros.
             items: The batch.
         """
-        known = self._writes is not None and self._writes == self._count_writes()
-        self._writes = None  # should anything fail from here on
-        if not known:
+        if self._writes != self._count_writes():
             self._layout, self._clean = _UNKNOWN, (0, 0)
         self._clear_slack(placement.num_tokens, num_tokens)
         if self._layout != placement.layout:
@@ -83,9 +81,6 @@ class HeldInputs:
 
     def _clear_slack(self, used: int, size: int) -> None:
         first, end = self._clean
-        first = max(first, used)  # what lies before is written now
-        if first >= end:
-            first = end = size
         if used < min(first, size):
             self._clear(used, min(first, size))
         if max(end, used) < size:

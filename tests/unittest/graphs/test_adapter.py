@@ -298,7 +298,7 @@ def test_rows_are_staged_by_one_call(picked, change, names):
     torch.testing.assert_close(inputs["x"][: len(want)], want.float(), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("rows", [0, 1, 7, 9])
+@pytest.mark.parametrize("rows", [0, 1, 4, 7, 9])
 @pytest.mark.parametrize("batch", [1, 2])
 def test_rows_that_are_not_what_the_segments_say(rows, batch):
     """Nothing is broadcast, and nothing that was prepared is resized."""
@@ -383,6 +383,16 @@ def test_layout_is_built_once_per_geometry():
         adapter.fill(inputs, items, runs_of(items, (0, 1, 1)))
         assert inputs["position"][0, 0] == 8 + tag
     assert build.calls == [(((8, 8), 0), 1, 1), (((8, 8), 1), 1, 1)]
+
+
+def test_layout_of_two_items_of_one_geometry_is_built_once():
+    build = CountingLayout()
+    adapter = make_adapter(build_layout=build)
+    inputs = adapter.allocate_inputs(64, CPU)
+    items = [item((8,)), item((12,)), item((8,))]
+    adapter.fill(inputs, items, runs_of(items, (0, 0, 1), (1, 0, 1), (2, 0, 1)))
+    assert build.calls == [(((8,), 0), 0, 1), (((12,), 0), 0, 1)]
+    assert inputs["position"][:28, 0].tolist() == [*range(8), *range(12), *range(8)]
 
 
 def test_layout_cache_is_bounded(monkeypatch):

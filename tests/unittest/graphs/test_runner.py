@@ -503,6 +503,15 @@ def test_release_twice_and_capture_again():
     close(bench.replay(items, Bucket(64, 4)), expected(bench, items))
 
 
+def test_new_buffers_are_not_taken_for_the_old_ones():
+    bench = Bench()
+    items = [make_item((16, 8), tag=1)]
+    for _ in range(2):
+        close(bench.replay(items, Bucket(64, 4)), expected(bench, items))
+        bench.runner.release()
+        list(bench.runner.capture(BUCKETS))
+
+
 def test_release_and_replay_hold_the_session():
     bench = Bench()
     sessions = bench.backend.sessions
