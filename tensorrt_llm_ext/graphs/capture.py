@@ -223,32 +223,53 @@ def replay_times(report: TowerReport | None) -> dict[Bucket, float] | None:
     }
 
 
-def eager_times(report: TowerReport | None) -> Callable[[int], float] | None:
+def eager_times(report: TowerReport | None) -> Callable[[Load], float] | None:
     """Measured cost of eager runs.
+
+    Buckets for short segments were measured with short ones, the others with the longest that fit:
+    attention among 4096 tokens takes many times that of 4096 tokens in short segments.
 
     Args:
         report: Report of the capture.
 
     Returns:
-        Tokens -> milliseconds, linear between the measured buckets and beyond the last; None where
-        times say nothing.
+        Load -> milliseconds, linear between the measured buckets of its kind and beyond the last;
+        None where times say nothing.
     """
     if report is None or not report.accelerated:
         return None
-    measured: dict[int, float] = {}
+    long: dict[int, float] = {}
+    short: dict[int, float] = {}
+    bounds: dict[int, int] = {}
     for b in report.buckets:
-        if b.eager_ms is not None:
-            measured[b.num_tokens] = min(b.eager_ms, measured.get(b.num_tokens, b.eager_ms))
-    if not measured:
+        if b.eager_ms is None:
+            continue
+        is_short = b.max_segment_len is not None and b.max_segment_len < b.num_tokens
+        if is_short and b.max_segment_len is not None:
+            bounds[b.num_tokens] = b.max_segment_len
+        times = short if is_short else long
+        times[b.num_tokens] = min(b.eager_ms, times.get(b.num_tokens, b.eager_ms))
+    if not long and not short:
         return None
-    tokens, times = zip(*sorted(measured.items()), strict=True)
 
-    def at(num_tokens: int) -> float:
-        if num_tokens > tokens[-1]:
-            return times[-1] * num_tokens / tokens[-1]
-        return float(np.interp(num_tokens, tokens, times))
+    sizes = sorted(bounds)
+
+    def at(load: Load) -> float:
+        is_short = False
+        if sizes and load.num_tokens >= sizes[0]:
+            bound = np.interp(load.num_tokens, sizes, [bounds[n] for n in sizes])
+            is_short = bool(load.longest_segment <= bound)
+        return _interpolated(short if is_short or not long else long, load.num_tokens)
 
     return at
+
+
+def _interpolated(values: Mapping[int, float], num_tokens: int) -> float:
+    """Linear between what is known by tokens, in proportion to them beyond the last."""
+    tokens, known = zip(*sorted(values.items()), strict=True)
+    if num_tokens > tokens[-1]:
+        return float(known[-1] * num_tokens / tokens[-1])
+    return float(np.interp(num_tokens, tokens, known))
 
 
 def _line(

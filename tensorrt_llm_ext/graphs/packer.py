@@ -41,7 +41,7 @@ class Packer:
         buckets: Sequence[Bucket],
         *,
         cost: Mapping[Bucket, float] | None = None,
-        eager_cost: Callable[[int], float] | None = None,
+        eager_cost: Callable[[Load], float] | None = None,
         enable_padding: bool = True,
         eager_token_budget: int | None = None,
         no_bucket_reason: EagerReason = EagerReason.OFF,
@@ -51,7 +51,7 @@ class Packer:
         Args:
             buckets: Captured buckets; empty means everything runs eagerly.
             cost: Time per bucket in any one unit; by default a model in tokens.
-            eager_cost: Time of an eager run by tokens, in the same unit; by default no batch that
+            eager_cost: Time of an eager run of a load, in the same unit; by default no batch that
                 fits goes eager.
             enable_padding: Off: a group is replayed only at its exact number of tokens.
             eager_token_budget: Most tokens in one eager step (a longer segment runs alone); by
@@ -111,10 +111,9 @@ class Packer:
         )
         return eager if cheaper else plan
 
-    def _time(self, steps: Sequence[Step], eager_cost: Callable[[int], float]) -> float:
+    def _time(self, steps: Sequence[Step], eager_cost: Callable[[Load], float]) -> float:
         return sum(
-            self._cost[s.bucket] if isinstance(s, Replay) else eager_cost(s.load.num_tokens)
-            for s in steps
+            self._cost[s.bucket] if isinstance(s, Replay) else eager_cost(s.load) for s in steps
         )
 
     def _cut(

@@ -24,6 +24,7 @@ from ..ops.packed_metadata import PackedAttnMetadata
 from ..ops.rope import AxialAngles, HeadNorm, turn_
 from .packed_vit import PackedBlock, PackedViTConfig
 
+_MLPS_AT_ONCE = 8
 _SLICE_BYTES = 96 << 20
 _ROW_STEP = 256  # of slices: whole tiles of a matrix product
 
@@ -38,11 +39,16 @@ class PackedBlocks(nn.ModuleList):
 
     def lay_out_weights(self) -> None:
         """See ``PackedMLP.lay_out_weights``; only where blocks are fused."""
-        for module in self:
-            block = cast(PackedBlock, module)
-            weight = block.mlp.linear_fc1.weight
-            if has_kernels(weight.device, weight.dtype):
-                block.mlp.lay_out_weights()
+        mlps = [cast(PackedBlock, block).mlp for block in self]
+        mlps = [m for m in mlps if m.room_needed and _has_kernels(m.linear_fc1.weight)]
+        for start in range(0, len(mlps), _MLPS_AT_ONCE):
+            group = mlps[start : start + _MLPS_AT_ONCE]
+            sizes = [mlp.room_needed for mlp in group]
+            weight = group[0].linear_fc1.weight
+            # Alone, each would take up to 2 MiB more: the allocator rounds large blocks.
+            room = torch.zeros(sum(sizes), dtype=weight.dtype, device=weight.device)
+            for mlp, part in zip(group, room.split(sizes), strict=True):
+                mlp.lay_out_weights(part)
 
     def run(
         self,
@@ -66,7 +72,7 @@ class PackedBlocks(nn.ModuleList):
             Outputs of those blocks in their order, then of the last: [T, C] each, dtype of the
             weights, valid until the next one is asked for.
         """
-        if has_kernels(x.device, x.dtype) if fused is None else fused:
+        if _has_kernels(x) if fused is None else fused:
             yield from _FusedRun(self.config, x, angles, metadata).run(self, taps)
             return
         tables = None if angles is None else angles.tables()
@@ -78,6 +84,10 @@ class PackedBlocks(nn.ModuleList):
             if index in taps:
                 yield x
         yield x
+
+
+def _has_kernels(x: torch.Tensor) -> bool:
+    return has_kernels(x.device, x.dtype)
 
 
 def clamp_fp16(x: torch.Tensor) -> torch.Tensor:

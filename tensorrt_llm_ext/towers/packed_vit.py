@@ -7,6 +7,7 @@ Shape letters: T tokens (rows before the merger), C width, H heads, D head size,
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -162,25 +163,36 @@ class PackedMLP(nn.Module):
         self.gate_limit = gate_limit
         self._filled_up: MLPWeights | None = None
 
+    @property
+    def room_needed(self) -> int:
+        """Elements that ``lay_out_weights`` takes; 0 where F is aligned, or the weights are."""
+        first, second, bias = self.linear_fc1, self.linear_fc2, self.linear_fc1.bias
+        aligned = first.out_features % _ALIGNED == 0
+        if aligned or self.gated or bias is None or self.filled_up() is not None:
+            return 0
+        width = first.out_features + -first.out_features % _ALIGNED
+        return width * (first.in_features + 1 + second.out_features)
+
     @torch.no_grad()
-    def lay_out_weights(self) -> None:
-        """Moves the weights into storage with room for an aligned F, where F is not.
+    def lay_out_weights(self, room: torch.Tensor) -> None:
+        """Moves the weights to where F has room to be aligned.
 
         The parameters stay what they are, as views. cuBLAS takes 4 to 7 % less for up to 1024 rows
         of 4352 columns than of 4304 (H200).
+
+        Args:
+            room: Zeros [``room_needed``], dtype and device of the weights.
         """
         first, second, bias = self.linear_fc1, self.linear_fc2, self.linear_fc1.bias
         width = first.out_features
-        room = -width % _ALIGNED
-        if not room or self.gated or bias is None or self.filled_up() is not None:
-            return
-        pad = torch.nn.functional.pad
-        filled = MLPWeights(
-            pad(first.weight, (0, 0, 0, room)), pad(bias, (0, room)), pad(second.weight, (0, room))
-        )
-        first.weight.data = filled.first[:width]
-        bias.data = filled.bias[:width]
-        second.weight.data = filled.second[:, :width]
+        full = width + -width % _ALIGNED
+        shapes = ((full, first.in_features), (full,), (second.out_features, full))
+        parts = room.split([math.prod(shape) for shape in shapes])
+        filled = MLPWeights(*(x.view(shape) for x, shape in zip(parts, shapes, strict=True)))
+        kept = (filled.first[:width], filled.bias[:width], filled.second[:, :width])
+        for parameter, place in zip((first.weight, bias, second.weight), kept, strict=True):
+            place.copy_(parameter)
+            parameter.data = place
         self._filled_up = filled
 
     def filled_up(self) -> MLPWeights | None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from tensorrt_llm_ext.graphs.buckets import Bucket, EagerReason
+from tensorrt_llm_ext.graphs.buckets import Bucket, EagerReason, Load
 from tensorrt_llm_ext.graphs.capture import eager_times
 from tensorrt_llm_ext.graphs.layout import Eager, Replay
 from tensorrt_llm_ext.graphs.packer import Packer
@@ -47,7 +47,7 @@ def report_of(eager_ms: dict[int, float | None], accelerated: bool = True) -> To
     ],
 )
 def test_whole_batch_goes_eager_where_that_is_cheaper(eager_ms, lengths, eager):
-    packer = Packer(BUCKETS, cost=COST, eager_cost=lambda tokens: eager_ms)
+    packer = Packer(BUCKETS, cost=COST, eager_cost=lambda load: eager_ms)
     steps = packer.plan([[n] for n in lengths])
     if eager:
         assert [type(s) for s in steps] == [Eager]
@@ -59,7 +59,7 @@ def test_whole_batch_goes_eager_where_that_is_cheaper(eager_ms, lengths, eager):
 
 def test_eager_budget_counts_the_steps_it_takes():
     """Cut by the budget into two eager steps, eager is no longer the cheaper way."""
-    cost = {"cost": COST, "eager_cost": lambda tokens: 2.0}
+    cost = {"cost": COST, "eager_cost": lambda load: 2.0}
     assert isinstance(Packer(BUCKETS, **cost).plan([[128], [128]])[0], Eager)
     steps = Packer(BUCKETS, **cost, eager_token_budget=128).plan([[128], [128]])
     assert [type(s) for s in steps] == [Replay, Replay]
@@ -67,10 +67,10 @@ def test_eager_budget_counts_the_steps_it_takes():
 
 def test_leftovers_without_a_bucket_are_counted_on_both_sides():
     """A segment that must run eagerly takes the rest along where that is cheaper."""
-    packer = Packer(BUCKETS, cost=COST, eager_cost=lambda tokens: 5.0)
+    packer = Packer(BUCKETS, cost=COST, eager_cost=lambda load: 5.0)
     (step,) = packer.plan([[256], [64]])  # 5 for all against 5 + 1
     assert step.reason is EagerReason.SLOWER_THAN_EAGER
-    packer = Packer(BUCKETS, cost=COST, eager_cost=lambda tokens: tokens / 10)
+    packer = Packer(BUCKETS, cost=COST, eager_cost=lambda load: load.num_tokens / 10)
     steps = packer.plan([[256], [64]])  # 32 against 25.6 + 1
     assert [type(s) for s in steps] == [Replay, Eager]
     assert steps[1].reason is EagerReason.TOO_MANY_TOKENS
@@ -79,10 +79,26 @@ def test_leftovers_without_a_bucket_are_counted_on_both_sides():
 def test_eager_times_interpolate_and_extrapolate():
     at = eager_times(report_of({64: 2.0, 128: 4.0, 256: 5.0, 512: None}))
     assert at is not None
-    assert [at(n) for n in (4, 64, 96, 192, 256, 512)] == [2.0, 2.0, 3.0, 4.5, 5.0, 10.0]
+    loads = [Load(n, 1, n) for n in (4, 64, 96, 192, 256, 512)]
+    assert [at(load) for load in loads] == [2.0, 2.0, 3.0, 4.5, 5.0, 10.0]
     assert eager_times(report_of({64: 2.0}, accelerated=False)) is None
     assert eager_times(report_of({64: None})) is None
     assert eager_times(None) is None
+
+
+def test_eager_times_of_long_segments_are_not_those_of_short_ones():
+    report = report_of({64: 1.0, 128: 2.0, 256: 9.0})
+    short = [b.model_copy(update={"max_segment_len": 32}) for b in report.buckets[1:]]
+    for bucket, ms in zip(short, (1.5, 3.0), strict=True):
+        bucket.eager_ms = ms
+    for bucket in report.buckets[1:]:
+        bucket.max_segment_len = bucket.num_tokens
+    report.buckets += short
+    at = eager_times(report)
+    assert at is not None
+    assert [at(Load(256, 8, n)) for n in (8, 32, 33, 256)] == [3.0, 3.0, 9.0, 9.0]
+    assert [at(Load(n, 8, 8)) for n in (64, 127, 192, 512)] == [1.0, 1.984375, 2.25, 6.0]
+    assert at(Load(512, 2, 256)) == 18.0
 
 
 @pytest.mark.parametrize(("prune", "eager"), [(True, {"slower_than_eager": 1}), (False, {})])

@@ -155,15 +155,14 @@ def test_fp16_is_clamped(fused: bool) -> None:
 def test_an_mlp_width_is_filled_up_and_nothing_changes() -> None:
     mlp = make_blocks(QWEN)[0].mlp
     before = {name: value.clone() for name, value in mlp.state_dict().items()}
-    mlp.lay_out_weights()
+    mlp.lay_out_weights(torch.zeros(mlp.room_needed))
     filled = mlp.filled_up()
     assert filled is not None
     assert [t.shape for t in filled] == [(128, 48), (128,), (48, 128)]
     assert not any(t.any() for t in (filled.first[80:], filled.bias[80:], filled.second[:, 80:]))
     for name, value in mlp.state_dict().items():
         assert torch.equal(value, before[name])
-    mlp.lay_out_weights()
-    assert mlp.filled_up() is filled  # once is enough
+    assert mlp.room_needed == 0  # once is enough
 
 
 def test_fused_blocks_read_the_filled_up_weights() -> None:
@@ -171,7 +170,7 @@ def test_fused_blocks_read_the_filled_up_weights() -> None:
     blocks = make_blocks(QWEN)
     x = torch.randn(TOKENS, SIZES["width"])
     for block in blocks:
-        block.mlp.lay_out_weights()
+        block.mlp.lay_out_weights(torch.zeros(block.mlp.room_needed))
     for change in ("nothing", "in place", "rebound"):
         mlp = blocks[1].mlp
         if change == "in place":
@@ -194,8 +193,7 @@ def test_fused_blocks_read_the_filled_up_weights() -> None:
 )
 def test_what_is_not_filled_up(knobs: dict[str, Any]) -> None:
     mlp = make_blocks(knobs)[0].mlp
-    mlp.lay_out_weights()
-    assert mlp.filled_up() is None
+    assert mlp.room_needed == 0
 
 
 def test_weights_are_laid_out_where_there_are_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,5 +201,11 @@ def test_weights_are_laid_out_where_there_are_kernels(monkeypatch: pytest.Monkey
     blocks.lay_out_weights()
     assert blocks[0].mlp.filled_up() is None  # CPU
     monkeypatch.setattr(packed_blocks, "has_kernels", lambda *where: True)
+    monkeypatch.setattr(packed_blocks, "_MLPS_AT_ONCE", 2)
     blocks.lay_out_weights()
-    assert all(block.mlp.filled_up() is not None for block in blocks)
+    filled = [block.mlp.filled_up() for block in blocks]
+    assert all(weights is not None for weights in filled)
+    storages = {weights.first.untyped_storage().data_ptr() for weights in filled}
+    assert len(storages) == 2  # of two blocks, and the third's
+    blocks.lay_out_weights()
+    assert [block.mlp.filled_up() for block in blocks] == filled
