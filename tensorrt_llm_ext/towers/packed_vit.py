@@ -281,7 +281,7 @@ class Fp32Constant(nn.Module):
             value: fp32 of any shape [...], made on the host.
         """
         super().__init__()
-        self._host = value
+        self._host = value.detach()  # an nn.Buffer would be registered, and cast with the module
         self._copies: dict[torch.device, torch.Tensor] = {}
 
     def _apply(self, fn: Any, recurse: bool = True) -> Fp32Constant:

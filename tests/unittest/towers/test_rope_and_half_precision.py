@@ -16,7 +16,7 @@ from tensorrt_llm_ext.ops.rope import rotate
 from tensorrt_llm_ext.ops.taps import gather_taps
 from tensorrt_llm_ext.towers import load_tower
 from tensorrt_llm_ext.towers.grid import patch_positions, position_taps
-from tensorrt_llm_ext.towers.packed_vit import AxialRope
+from tensorrt_llm_ext.towers.packed_vit import AxialRope, Fp32Constant
 
 from .checks import ORACLE, capture, relative_error, tensors, worst
 
@@ -140,3 +140,16 @@ def test_bf16_checkpoint_into_an_fp32_tower(make_checkpoint: Any, make_batch: An
     assert {p.dtype for p in tower.parameters()} == {torch.float32}
     items = make_batch(tower, [(1, 4, 6)])
     assert worst(tower.encode(items), checkpoint.ask(items)) <= ORACLE
+
+
+@pytest.mark.parametrize("kind", [torch.Tensor, torch.nn.Buffer])
+def test_a_constant_is_never_cast(kind: Any) -> None:
+    """A buffer of another module neither: a device that comes after a cast gets all its bits."""
+    value = torch.rand(7)
+    given = torch.nn.Buffer(value.clone(), persistent=False) if kind is not torch.Tensor else value
+    constant = Fp32Constant(given)
+    constant.to(torch.bfloat16)
+    assert list(constant.buffers()) == []
+    elsewhere = torch.device("cuda", 7)  # not there yet: what it would be copied from
+    for device in (torch.device("cpu"), elsewhere):
+        assert torch.equal(constant.on(device), value)
