@@ -42,6 +42,7 @@ from tensorrt_llm_ext.towers import load_tower
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
 SEEDS = 5
+GATE = 1.05  # of our error to transformers'
 VISION_CASES = {
     "196 tokens": [(1, 14, 14)],
     "256 tokens": [(1, 16, 16)],
@@ -123,7 +124,7 @@ def captured(request: pytest.FixtureRequest) -> Iterator[tuple[str, Any]]:
 
 
 def test_error_against_fp32_is_that_of_transformers_bf16(captured: tuple[str, Any]) -> None:
-    """Per case and output: ours to transformers' own bf16 error, median of 5 seeds, in its gate."""
+    """Per case and output: ours to transformers' own bf16 error, median of 5 seeds, at most 1.05."""
     name, tower = captured
     published = TOWERS[name]
     ask = ask_audio if published.modality == "audio" else ask_vision
@@ -162,7 +163,7 @@ def test_error_against_fp32_is_that_of_transformers_bf16(captured: tuple[str, An
                 "worst_ratio": round(worst, 3),
             }
         )
-        if worst > published.gate:
+        if worst > GATE:
             failed.append((case, worst))
     assert not failed
 
