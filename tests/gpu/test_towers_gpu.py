@@ -124,7 +124,7 @@ def captured(request: pytest.FixtureRequest) -> Iterator[tuple[str, Any]]:
 
 
 def test_error_against_fp32_is_that_of_transformers_bf16(captured: tuple[str, Any]) -> None:
-    """Per case and output: ours to transformers' own bf16 error, median of 5 seeds, at most 1.05."""
+    """Per case and output: at most 1.05 times transformers' own bf16 error, median of 5 seeds."""
     name, tower = captured
     published = TOWERS[name]
     ask = ask_audio if published.modality == "audio" else ask_vision
