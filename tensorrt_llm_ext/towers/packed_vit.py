@@ -181,7 +181,7 @@ class PackedMLP(nn.Module):
         of 4352 columns than of 4304 (H200).
 
         Args:
-            room: Zeros [``room_needed``], dtype and device of the weights.
+            room: Zeros [R], R = ``room_needed``, dtype and device of the weights.
         """
         first, second, bias = self.linear_fc1, self.linear_fc2, self.linear_fc1.bias
         width = first.out_features
