@@ -11,9 +11,10 @@ import torch
 import torch.nn.functional as F
 from hypothesis import strategies as st
 
+from tensorrt_llm_ext.graphs.adapter import PackedEncoderGraphIOAdapter
 from tensorrt_llm_ext.towers import load_tower
 
-from .fakes import IN, UNIT, FakeTower, make_item, oracle
+from .fakes import IN, UNIT, FakeTower, make_adapter, make_item, oracle
 
 Item = dict[str, Any]
 NEVER = 1 << 30
@@ -24,6 +25,13 @@ class Setting(NamedTuple):
 
     entry: Mapping[str, Any] | None
     least_budget: int = 0
+
+
+class TwoShapes(FakeTower):
+    """Larger buckets are captured for short segments and for long ones."""
+
+    def make_io_adapter(self) -> PackedEncoderGraphIOAdapter:
+        return make_adapter(self.dtype, short_segment_len=8)
 
 
 class Packed:
@@ -49,16 +57,17 @@ class Packed:
         st.integers(0, 2),
         st.integers(0, 99),
     )
-    batches = (
-        [make_item((8, 4)), make_item((4,), 1)],
-        [make_item((4,), 2)],
-        [make_item((8, 4, 12)), make_item((16,), 1), make_item((132,), 2), make_item((4,), 0)],
-    )
     bad_items = st.sampled_from([{**make_item((8,)), "segments": (12,)}])
 
     def make(self) -> Any:
         """A tower; the same weights every time."""
-        return FakeTower()
+        return TwoShapes()
+
+    def batch(self, turn: int) -> list[Item]:
+        """Layouts that come again and again, with other values."""
+        layouts = ([(8, 4), (4,)], [(4,)], [(8, 4, 12), (16,), (132,), (4,)])
+        layout = layouts[turn % len(layouts)]
+        return [make_item(segments, tag, turn) for tag, segments in enumerate(layout)]
 
     def lengths(self, item: Item) -> tuple[int, ...]:
         """Tokens of each segment."""
@@ -106,11 +115,6 @@ class Audio:
         st.sampled_from([1, 3, 15, 16, 17, 31, 32, 33, 48, 70, 100]),
         st.integers(0, 99),
     )
-    batches = (
-        [_clip(32, 1)],
-        [_clip(5, 2)],
-        [_clip(33, 3), _clip(5, 4), _clip(70, 5)],
-    )
     bad_items = st.sampled_from([_clip(0, 0), {"input_features": torch.zeros(7, 16)}])
 
     def make(self) -> Any:
@@ -128,6 +132,11 @@ class Audio:
         }
         config = {"model_type": "qwen3_omni_moe", "audio_config": audio}
         return load_tower(config, modality="audio", init_std=0.3)
+
+    def batch(self, turn: int) -> list[Item]:
+        """Layouts that come again and again, with other values."""
+        layouts = ([32], [5], [33, 5, 70])
+        return [_clip(frames, turn) for frames in layouts[turn % len(layouts)]]
 
     def lengths(self, item: Item) -> tuple[int, ...]:
         """Token rows of each window, unused ones of a short last chunk included."""

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -218,15 +218,16 @@ class EncoderMachine(RuleBasedStateMachine):
             self.pool.fail_at = None
             return
         self.report = report = capture()
-        dropped = (
-            losers if self.pool.accelerated and self.options["prune_slower_than_eager"] else []
-        )
-        self.buckets = tuple(b for b in planned if b.num_tokens not in dropped)
+        self.buckets = planned
+        if self.pool.accelerated and self.options["prune_slower_than_eager"]:
+            # Of two shapes of one size, equally fast, the one for long segments serves both.
+            largest = {b.num_tokens: b for b in planned if b.num_tokens not in losers}
+            self.buckets = tuple(largest.values())
         self.live = self.pooled = True
         self.moved = False
         self.why_off = "slower_than_eager"  # meant for the case that none is left
-        lines = [(b.num_tokens, b.max_segments, b.kept) for b in report.buckets]
-        assert lines == [(b.num_tokens, b.max_segments, b in self.buckets) for b in planned]
+        lines = [(b.num_tokens, b.max_segments, b.max_segment_len, b.kept) for b in report.buckets]
+        assert lines == [(*b, b in self.buckets) for b in planned]
         assert report.status == ("captured" if self.buckets else "eager")
         assert report.graph_memory_bytes == self.pool.memory_in_use()
 
@@ -256,7 +257,7 @@ class EncoderMachine(RuleBasedStateMachine):
             # Nobody asks what comes out of this one; it must leave nothing behind.
             size = self.buckets[self.turn % len(self.buckets)].num_tokens
             self.encoded([self.kind.filled(size, float("nan"))], "plain", eager=False)
-        self.check_encode(self.kind.batches[self.turn % len(self.kind.batches)], "plain")
+        self.check_encode(self.kind.batch(self.turn), "plain")
 
     def check_encode(self, items: Sequence[Item], mode: str, *, eager: bool = False) -> None:
         outs = self.encoded(items, mode, eager=eager)
@@ -300,7 +301,6 @@ class EncoderMachine(RuleBasedStateMachine):
         if not self.buckets:
             without = without or self.why_off
         padding = (self.setting.entry or {}).get("enable_padding", True)
-        largest = max((b.num_tokens for b in self.buckets), default=0)
         lost = self.pool.accelerated and self.options.get("prune_slower_than_eager", False)
         all_eager = bool(plan) and all(isinstance(step, Eager) for step in plan)
         for step in plan:
@@ -309,6 +309,7 @@ class EncoderMachine(RuleBasedStateMachine):
                 assert without is None
                 assert step.bucket in self.buckets
                 assert len(tokens) <= step.bucket.max_segments
+                assert max(tokens) <= (step.bucket.max_segment_len or step.bucket.num_tokens)
                 assert sum(tokens) <= step.bucket.num_tokens
                 assert padding or sum(tokens) == step.bucket.num_tokens
                 continue
@@ -322,7 +323,7 @@ class EncoderMachine(RuleBasedStateMachine):
                 assert self.eager_ms(plan, lengths) < self.replay_ms_at_most(lengths)
             elif padding:
                 assert reason == "too_many_tokens"
-                assert min(tokens) > largest
+                assert min(tokens) > max(b.num_tokens for b in self.buckets)
             else:
                 assert reason in ("too_many_tokens", "no_exact_bucket")
                 assert len(tokens) > 1 or tokens[0] not in {b.num_tokens for b in self.buckets}
@@ -445,10 +446,12 @@ def test_any_order_of_calls(kind: type) -> None:
             derandomize=True,
             database=None,
             deadline=None,
+            phases=[Phase.generate, Phase.shrink],  # what explains a failure takes minutes
             suppress_health_check=list(HealthCheck),
         ),
     )
-    never = {"too_many_segments", "segment_too_long"}  # no layout is baked on a CPU
+    # A segment always fits the largest bucket, unless it has more tokens.
+    never = {"too_many_segments", "segment_too_long"}
     reasons = {f"eager {reason.value}" for reason in EagerReason if reason.value not in never}
 
     assert reasons <= seen.keys()
