@@ -81,7 +81,7 @@ class Pool(SpyBackend):
 
         return noting
 
-    def memory_in_use(self) -> int:
+    def memory_in_use(self, *, settled: bool = True) -> int:
         self._buffers = [ref for ref in self._buffers if ref() is not None]
         return sum(s.nbytes() for ref in self._buffers if (s := ref()) is not None)
 
