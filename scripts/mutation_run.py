@@ -33,20 +33,23 @@ _stamps = count(1_000_000_000)
 class Selection:
     """Which tests call which functions, and how long they take."""
 
-    def __init__(self, folders: Sequence[str], baseline: Json, seconds: float) -> None:
+    def __init__(
+        self, folders: Sequence[str], baseline: Json, slowest: float, seconds: float
+    ) -> None:
         """Takes the result of a run without a mutant.
 
         Args:
-            folders: Test folders; those of the first all run, of the others the fastest.
+            folders: Test folders; those of the first come first.
             baseline: By test: ``seconds``, and by file the first and last lines of the functions
                 that it calls, ``calls``.
-            seconds: Time for tests of the other folders.
+            slowest: Seconds of work that a test may take.
+            seconds: Time for all tests of the other folders.
         """
         self._folders = folders
-        self._baseline = baseline
+        self._baseline = {t: e for t, e in baseline.items() if e["seconds"] <= slowest}
         self._seconds = seconds
         self._modules: Counter[str] = Counter()
-        for test, entry in baseline.items():
+        for test, entry in self._baseline.items():
             self._modules[_module(test)] += entry["seconds"]
 
     def of(self, mutant: Mutant, killer: str) -> list[str]:
@@ -101,18 +104,21 @@ class Traced:
         """The result goes to the file ``out``, as ``Selection`` takes it."""
         self._folder, self._out = str(folder), out
         self._baseline: Json = {}
+        self._clock = 0.0
         self._called: set[CodeType] = set()
         self._shared: dict[str, set[CodeType]] = {}  # by test file
 
     def pytest_collection_finish(self) -> None:
         """Starts; what was called meanwhile made the modules."""
+        self._clock = _cpu_seconds()
         threading.settrace(self._trace)
         sys.settrace(self._trace)
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Takes the calls of a phase."""
         entry = self._baseline.setdefault(report.nodeid, {"seconds": 0.0, "calls": set()})
-        entry["seconds"] += report.duration
+        before, self._clock = self._clock, _cpu_seconds()
+        entry["seconds"] += self._clock - before
         # What a fixture made, other tests of the file may use without making it.
         shared = self._shared.setdefault(_module(report.nodeid), set())
         (entry["calls"] if report.when == "call" else shared).update(self._called)
@@ -173,11 +179,13 @@ class Workshop:
         """
         self._grace = grace
         dull = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__")
-        self._root, self._source = root, source
+        self._source = source
         self._package = source.partition("/")[0]
         self._trees = [
             Path(shutil.copytree(root, scratch / str(i), ignore=dull)) for i in range(workers)
         ]
+        files = (self._trees[0] / source).glob("*.py")  # somebody may edit the root meanwhile
+        self._originals = {path.name: path.read_text("utf-8") for path in files}
 
     def baseline(self, folders: Sequence[str]) -> Json:
         """Runs all tests without a mutant; exits when one fails."""
@@ -224,8 +232,7 @@ class Workshop:
                 return
             pid, status = _wait(running)
             child = running.pop(pid)
-            original = (self._root / self._source / child.mutant.file).read_text("utf-8")
-            self._write(child.tree, child.mutant.file, original)
+            self._write(child.tree, child.mutant.file, self._originals[child.mutant.file])
             self._trees.append(child.tree)
             yield child.mutant, child.outcome(status)
 
@@ -295,6 +302,11 @@ def _wait(running: dict[int, Child]) -> tuple[int, int]:
             if child.deadline < time.monotonic():
                 os.killpg(slow, signal.SIGKILL)
         time.sleep(0.02)
+
+
+def _cpu_seconds() -> float:
+    """Of this process and those it has started: the clock says more about who else is here."""
+    return sum(os.times()[:4])
 
 
 def _module(test: str) -> str:

@@ -59,9 +59,14 @@ class History:
         lines = file.read_text("utf-8").splitlines() if file.exists() else []
         self._entries: Json = {entry["key"]: entry for entry in map(json.loads, lines)}
         self._sources = {p.name: _digest([p]) for p in (args.root / args.source).glob("*.py")}
-        tests = sorted(p for folder in args.tests for p in (args.root / folder).rglob("*.py"))
-        shared = [path for path in tests if not path.name.startswith("test_")]
-        self._tests = {str(p.relative_to(args.root)): _digest([p, *shared]) for p in tests}
+        self._tests: dict[str, str] = {}  # by test file: it, and what the folder's tests share
+        tests: list[Path] = []
+        for folder in args.tests:
+            paths = sorted((args.root / folder).rglob("*.py"))
+            shared = [path for path in paths if not path.name.startswith("test_")]
+            for path in paths:
+                self._tests[str(path.relative_to(args.root))] = _digest([path, *shared])
+            tests += paths
         self._all_tests = _digest(tests)
         self.baseline = f"baseline-{_text_digest([self._all_tests, *self._sources.values()])}.json"
 
@@ -131,7 +136,8 @@ def run(mutants: Sequence[Mutant], args: argparse.Namespace) -> History:
         if not baseline.exists():
             print("running the tests without a mutant", flush=True)
             baseline.write_text(json.dumps(workshop.baseline(args.tests)), "utf-8")
-        tests = Selection(args.tests, json.loads(baseline.read_text("utf-8")), args.seconds)
+        known = json.loads(baseline.read_text("utf-8"))
+        tests = Selection(args.tests, known, args.slowest, args.seconds)
         outcomes = workshop.run(todo, lambda m: tests.of(m, history[m]["by"]), tests.seconds)
         for number, (mutant, outcome) in enumerate(outcomes, start=1):
             history.add(mutant, outcome)
@@ -231,9 +237,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--tests",
         nargs="+",
         default=["tests/unittest/graphs", "tests/unittest/towers"],
-        help="from the root; all tests of the first folder run, of the others the fastest",
+        help="from the root; those of the first come first",
     )
-    parser.add_argument("--seconds", type=float, default=20, help="for those of the others")
+    parser.add_argument("--slowest", type=float, default=4, help="seconds a test may take")
+    parser.add_argument("--seconds", type=float, default=20, help="for all but the first folder")
     parser.add_argument("--cache", default="build/mutation", help="from the root")
     parser.add_argument("--record", default="tests/mutation/survivors.json", help="from the root")
     args = parser.parse_args(argv)
