@@ -8,12 +8,14 @@
 #   make bench         measure the encoders, write benchmarks/results/, refresh README and page
 #   make schema        regenerate schemas/            make lint    linters and types only
 #   make manifest      regenerate api_manifest.json   make clean   remove everything generated
+#   make mutation      which small changes of graphs/ do its tests not notice? (hours; not in CI)
 #
 # Variables:
 #   PYTHON=python3.12                    interpreter that creates .venv
 #   VENV_FLAGS=--system-site-packages    reuse an installed torch (a CUDA or vendor build)
 #   SKIP_VENV=1                          use PYTHON as it is and install nothing
 #   BENCH_FLAGS="--towers radio_h"       what `make bench` measures, see benchmarks/encoder.py
+#   MUTATION_FLAGS="--only packer.py"    one file of graphs/, or any other flag of the script
 #   MODEL=dir IMAGE=file QUICKSTART_FLAGS="..."    what `make demo` runs
 
 PYTHON ?= python3
@@ -25,12 +27,13 @@ IMAGE ?=
 BENCH_FLAGS ?=
 QUICKSTART_FLAGS ?= --encoder_max_num_tokens 1024
 PYTEST_FLAGS ?=
+MUTATION_FLAGS ?=
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .ONESHELL:
-.PHONY: demo test test-gpu test-latest bench schema manifest lint checks clean help
+.PHONY: demo test test-gpu test-latest mutation bench schema manifest lint checks clean help
 
 # With an installed torch in sight its version is taken as it is, all other pins stay.
 CONSTRAINTS := constraints.txt
@@ -52,7 +55,7 @@ endif
 CLI := $(PY) -m tensorrt_llm_ext.cli
 
 help:
-	@sed -n '4,18s/^# \{0,1\}//p' Makefile
+	@sed -n '4,20s/^# \{0,1\}//p' Makefile
 
 # ---------------------------------------------------------------------------- environments
 
@@ -130,6 +133,9 @@ test-latest: $(CONSTRAINTS)
 	    'transformers>=5.17,<6'
 	$(LATEST)/bin/python -c 'import transformers; print("transformers", transformers.__version__)'
 	$(LATEST)/bin/python -m pytest -m 'not gpu' $(PYTEST_FLAGS)
+
+mutation: $(DEV_ENV)
+	OMP_NUM_THREADS=1 $(PY) scripts/mutation_test.py $(MUTATION_FLAGS)
 
 clean:
 	rm -rf .venv .venv-latest build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -70,8 +70,7 @@ class Bucket(NamedTuple):
             size = max(1, self.num_tokens // self.max_segments)
         else:
             fewest = -(-self.num_tokens // self.max_segment_len)
-            size = self.num_tokens // min(fewest, self.max_segments)
-            size = min(self.max_segment_len, max(1, size))
+            size = min(self.max_segment_len, self.num_tokens // min(fewest, self.max_segments))
         return (size,) * min(self.max_segments, self.num_tokens // size)
 
     def rejects(self, load: Load, *, exact: bool = False) -> EagerReason | None:

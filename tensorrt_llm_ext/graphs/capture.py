@@ -160,7 +160,7 @@ def _verdict(times: CaptureTimes) -> str:
 
 
 def _sorted(lines: Sequence[BucketReport]) -> list[BucketReport]:
-    return sorted(lines, key=lambda b: (b.num_tokens, b.max_segments))
+    return sorted(lines, key=lambda b: (b.num_tokens, b.max_segments, b.max_segment_len or 0))
 
 
 def _taken(runner: MultimodalEncoderGraphRunner[Any], backend: GraphBackend, before: int) -> int:

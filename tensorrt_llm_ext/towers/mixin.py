@@ -175,7 +175,7 @@ class MultimodalEncoderMixin(EncoderCalls):
         except CaptureError as error:
             if entry.on_capture_failure == "raise":
                 raise
-            logger.warning("encoder %r serves eagerly: %s", modality, error)
+            logger.warning("encoder %r serves eagerly: %s", modality, str(error))
             report.status, report.reason = "eager", str(error)
             self._no_bucket_reason = EagerReason.CAPTURE_FAILED
         else:

@@ -40,7 +40,7 @@ class FakeTower(MultimodalEncoderMixin, nn.Module):
                 p.copy_(torch.randn(p.shape, generator=generator) * 0.3)
 
     def make_io_adapter(self) -> PackedEncoderGraphIOAdapter:
-        return make_adapter()
+        return make_adapter(self.dtype)
 
     def pack_item(self, item: Mapping[str, Any]) -> EncoderItem:
         segments = tuple(item["segments"])
@@ -77,17 +77,19 @@ def fake_layout(layout: Any, first: int, count: int) -> dict[str, np.ndarray]:
     }
 
 
-def make_adapter(**overrides: Any) -> PackedEncoderGraphIOAdapter:
+def make_adapter(
+    dtype: torch.dtype = torch.float32, **overrides: Any
+) -> PackedEncoderGraphIOAdapter:
     spec = EncoderGraphTensorSpec
     kwargs: dict[str, Any] = {
-        "row_specs": {"x": spec((IN,), torch.float32)},
+        "row_specs": {"x": spec((IN,), dtype)},
         "layout_specs": {
             "position": spec((1,), torch.int32),
             "gain": spec((2,), torch.float32),
         },
         "output_specs": {
-            "features": spec((OUT,), torch.float32, UNIT),
-            "tokens": spec((WIDTH,), torch.float32),
+            "features": spec((OUT,), dtype, UNIT),
+            "tokens": spec((WIDTH,), dtype),
         },
         "build_layout": fake_layout,
         "unit": UNIT,
@@ -107,7 +109,7 @@ def oracle(tower: FakeTower, item: Mapping[str, Any]) -> dict[str, torch.Tensor]
     lengths = item["segments"]
     layout = fake_layout((lengths, item.get("tag", 0)), 0, len(lengths))
     gain, position = torch.from_numpy(layout["gain"]), torch.from_numpy(layout["position"])
-    x = tower.embed(item["x"]) * gain[:, :1] + gain[:, 1:] + position.float()
+    x = tower.embed(item["x"].to(tower.dtype)) * gain[:, :1] + gain[:, 1:] + position.float()
     parts = []
     for part in x.split(list(lengths)):
         q, k, v = tower.qkv(part).view(-1, 3, WIDTH).unbind(1)
@@ -160,9 +162,9 @@ class SpyBackend(StaticGraphBackend):
         self.captured: list[Any] = []
         self.replays = 0
         self.sessions = 0
-        self._times = times
+        self.times = times
         self._bytes_per_token = bytes_per_token
-        self._fail_at = fail_at
+        self.fail_at = fail_at
         self._timed: list[float] = []
         self.alive: list[int] = []  # tokens of each graph that was not reset
 
@@ -173,7 +175,7 @@ class SpyBackend(StaticGraphBackend):
             yield
 
     def capture(self, body: Callable[[], None], *, warmup_steps: int) -> Any:
-        if self._fail_at is not None and len(self.captured) == self._fail_at:
+        if self.fail_at is not None and len(self.captured) == self.fail_at:
             raise RuntimeError("no memory for this one")
         graph = super().capture(body, warmup_steps=warmup_steps)
         tokens = _tokens_of(body)
@@ -191,8 +193,8 @@ class SpyBackend(StaticGraphBackend):
             replay()
 
         graph.reset, graph.replay = spy_reset, spy_replay  # type: ignore[method-assign]
-        if self._times is not None:
-            self._timed = list(self._times(tokens))
+        if self.times is not None:
+            self._timed = list(self.times(tokens))
         return graph
 
     def time_ms(self, body: Callable[[], None], *, repeats: int) -> float:
@@ -207,10 +209,10 @@ class SpyBackend(StaticGraphBackend):
 
 
 def _tokens_of(body: Any) -> int:
-    """Tokens of the bucket whose body this is, from the static inputs it closes over."""
+    """Rows of the first static input that a body closes over: tokens, but for other encoders."""
     body = body.args[-1]  # of the partial that chooses the variant
     cells = {
         name: cell.cell_contents
         for name, cell in zip(body.__code__.co_freevars, body.__closure__, strict=True)
     }
-    return int(cells["inputs"]["x"].shape[0])
+    return len(next(iter(cells["inputs"].values())))

@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorrt_llm_ext.graphs.buckets import Bucket, EagerReason, Load, ladder
+from tensorrt_llm_ext.graphs.buckets import (
+    Bucket,
+    EagerReason,
+    Load,
+    bounded,
+    ladder,
+    short_and_long,
+)
 
 
 def sizes(budget: int, *, unit: int = 4, segments: int = 8) -> list[int]:
@@ -104,3 +111,47 @@ def test_rejects(bucket, load, exact, reason):
 
 def test_label():
     assert Bucket(4096, 8).label == "4096x8"
+
+
+@pytest.mark.parametrize(
+    ("bucket", "lengths"),
+    [
+        (Bucket(64, 4), (16,) * 4),
+        (Bucket(64, 1), (64,)),
+        (Bucket(10, 4), (2,) * 4),  # the rest is slack
+        (Bucket(3, 8), (1,) * 3),
+        (Bucket(64, 8, 16), (16,) * 4),  # as few as hold it
+        (Bucket(60, 8, 16), (15,) * 4),
+        (Bucket(70, 8, 16), (14,) * 5),
+        (Bucket(64, 2, 16), (16,) * 2),
+        (Bucket(100, 3, 100), (100,)),
+        (Bucket(3, 8, 2), (1,) * 3),
+    ],
+)
+def test_even_segments(bucket, lengths):
+    assert bucket.even_segments == lengths
+
+
+@pytest.mark.parametrize(
+    ("bucket", "refine", "expected"),
+    [
+        (Bucket(1024, 16), True, [(1024, 16, 1024)]),
+        (Bucket(1024, 17), True, [(1024, 8, 1024), (1024, 17, 588)]),
+        (Bucket(1012, 64), True, [(1012, 8, 1012), (1012, 64, 180)]),  # 178 rounded up to units
+        (Bucket(1024, 64), False, [(1024, 64, 1024)]),
+    ],
+)
+def test_bounded(bucket, refine, expected):
+    assert list(bounded(bucket, unit=4, refine=refine)) == expected
+
+
+@pytest.mark.parametrize(
+    ("bucket", "short", "expected"),
+    [
+        (Bucket(128, 8), 64, [(128, 8, None)]),
+        (Bucket(132, 8), 64, [(132, 8, 64), (132, 8, 132)]),
+        (Bucket(132, 8), 63, [(132, 8, 60), (132, 8, 132)]),  # rounded down to units
+    ],
+)
+def test_short_and_long(bucket, short, expected):
+    assert list(short_and_long(bucket, short, unit=4)) == expected

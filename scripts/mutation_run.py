@@ -1,0 +1,313 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""How ``mutation_test.py`` runs pytest: in forks of a process that has torch imported already."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, NamedTuple, NoReturn
+
+from mutants import Mutant
+
+Json = dict[str, Any]
+
+NO_TEST = 5  # pytest's exit status: nothing was collected
+_PATIENCE = 5  # a mutant that takes so much longer hangs; by the clock, even longer:
+_BUSY = 10  # what it may take by the clock, for each second of work: others use the machine too
+_stamps = count(1_000_000_000)
+
+
+class Selection:
+    """Which tests call which functions, and how long they take."""
+
+    def __init__(
+        self, folders: Sequence[str], baseline: Json, slowest: float, seconds: float
+    ) -> None:
+        """Takes the result of a run without a mutant.
+
+        Args:
+            folders: Test folders; those of the first come first.
+            baseline: By test: ``seconds``, and by file the first and last lines of the functions
+                that it calls, ``calls``.
+            slowest: Seconds of work that a test may take.
+            seconds: Time for all tests of the other folders.
+        """
+        self._folders = folders
+        self._baseline = {t: e for t, e in baseline.items() if e["seconds"] <= slowest}
+        self._seconds = seconds
+        self._modules: Counter[str] = Counter()
+        for test, entry in self._baseline.items():
+            self._modules[_module(test)] += entry["seconds"]
+
+    def of(self, mutant: Mutant, killer: str) -> list[str]:
+        """Tests to run against a mutant, in order: an earlier killer, then the fastest."""
+        hit = [test for test in self._baseline if mutant.at_import or self._calls(test, mutant)]
+        chosen, spent = [], 0.0
+        for test in sorted(hit, key=self._order):
+            if not test.startswith(self._folders[0]):
+                spent += self._baseline[test]["seconds"]
+                if spent > self._seconds:
+                    break
+            chosen.append(test)
+        return sorted(chosen, key=lambda test: test != killer)
+
+    def seconds(self, tests: Iterable[str]) -> float:
+        """How long some of them take."""
+        return sum(float(self._baseline[test]["seconds"]) for test in tests)
+
+    def _calls(self, test: str, mutant: Mutant) -> bool:
+        called = self._baseline[test]["calls"].get(mutant.file, ())
+        return any(first <= mutant.line <= last for first, last in called)
+
+    def _order(self, test: str) -> tuple[int, float, str, float]:
+        folder = next(i for i, name in enumerate(self._folders) if test.startswith(name))
+        # Elsewhere fixtures are dear and belong to a module.
+        module = _module(test) if folder else ""
+        return folder, self._modules[module], module, self._baseline[test]["seconds"]
+
+
+class Chosen:
+    """pytest plugin: keeps the chosen tests, in their order, and writes down which is running."""
+
+    def __init__(self, tests: Sequence[str], out: Path) -> None:
+        """The test's name goes to the file ``out``."""
+        self._rank = {test: i for i, test in enumerate(tests)}
+        self._out = out
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        """Keeps what was chosen."""
+        kept = [item for item in items if item.nodeid in self._rank]
+        items[:] = sorted(kept, key=lambda item: self._rank[item.nodeid])
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Notes the test; nothing runs after one that fails, hangs or crashes."""
+        self._out.write_text(nodeid, "utf-8")
+
+
+class Traced:
+    """pytest plugin: notes which functions of a folder every test calls, and its time."""
+
+    def __init__(self, folder: Path, out: Path) -> None:
+        """The result goes to the file ``out``, as ``Selection`` takes it."""
+        self._folder, self._out = str(folder), out
+        self._baseline: Json = {}
+        self._clock = 0.0
+        self._called: set[CodeType] = set()
+        self._shared: dict[str, set[CodeType]] = {}  # by test file
+
+    def pytest_collection_finish(self) -> None:
+        """Starts; what was called meanwhile made the modules."""
+        self._clock = _cpu_seconds()
+        threading.settrace(self._trace)
+        sys.settrace(self._trace)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Takes the calls of a phase."""
+        entry = self._baseline.setdefault(report.nodeid, {"seconds": 0.0, "calls": set()})
+        before, self._clock = self._clock, _cpu_seconds()
+        entry["seconds"] += self._clock - before
+        # What a fixture made, other tests of the file may use without making it.
+        shared = self._shared.setdefault(_module(report.nodeid), set())
+        (entry["calls"] if report.when == "call" else shared).update(self._called)
+        self._called.clear()
+
+    def pytest_sessionfinish(self) -> None:
+        """Writes the result."""
+        sys.settrace(None)
+        for test, entry in self._baseline.items():
+            calls: dict[str, list[tuple[int, int]]] = {}
+            for code in entry["calls"] | self._shared[_module(test)]:
+                last = max(line or 0 for _, _, line in code.co_lines())
+                calls.setdefault(Path(code.co_filename).name, []).append(
+                    (code.co_firstlineno, last)
+                )
+            entry["calls"] = calls
+        self._out.write_text(json.dumps(self._baseline), "utf-8")
+
+    def _trace(self, frame: FrameType, event: str, arg: Any) -> None:
+        if frame.f_code.co_filename.startswith(self._folder):
+            self._called.add(frame.f_code)
+
+
+class Child(NamedTuple):
+    """A mutant at work."""
+
+    mutant: Mutant
+    tree: Path
+    started: float
+    deadline: float
+
+    def outcome(self, status: int) -> Json:
+        """What an exit status means: ``status``, the test ``by`` which, ``seconds``."""
+        if status == NO_TEST:
+            raise SystemExit(f"{(self.tree / 'output.txt').read_text()}\nno test ran")
+        killer = self.tree / "killer.txt"
+        hung = (-signal.SIGXCPU, -signal.SIGKILL)
+        return {
+            "status": "timeout" if status in hung else "killed" if status else "survived",
+            "by": killer.read_text("utf-8") if status and killer.exists() else "",
+            "seconds": round(time.monotonic() - self.started, 2),
+        }
+
+
+class Workshop:
+    """Copies of the tree in which mutants run, one for each that runs at a time."""
+
+    def __init__(self, root: Path, source: str, scratch: Path, workers: int, grace: float) -> None:
+        """Makes the copies.
+
+        Args:
+            root: The tree.
+            source: Folder of the files that are mutated, from the root.
+            scratch: Where the copies go.
+            workers: Mutants that run at a time.
+            grace: Seconds of work that a mutant may take on top of several times what its tests
+                take otherwise.
+        """
+        self._grace = grace
+        dull = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__")
+        self._source = source
+        self._package = source.partition("/")[0]
+        self._trees = [
+            Path(shutil.copytree(root, scratch / str(i), ignore=dull)) for i in range(workers)
+        ]
+        files = (self._trees[0] / source).glob("*.py")  # somebody may edit the root meanwhile
+        self._originals = {path.name: path.read_text("utf-8") for path in files}
+
+    def baseline(self, folders: Sequence[str]) -> Json:
+        """Runs all tests without a mutant; exits when one fails."""
+        tree = self._trees[0]
+        out = tree / "baseline.json"
+        pid = self._fork(tree, folders, Traced(tree / self._source, out))
+        if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
+            raise SystemExit(f"{(tree / 'output.txt').read_text()}\nfailed without a mutant")
+        traced: Json = json.loads(out.read_text("utf-8"))
+        return traced
+
+    def run(
+        self,
+        mutants: Iterable[Mutant],
+        tests_of: Callable[[Mutant], Sequence[str]],
+        seconds: Callable[[Sequence[str]], float],
+    ) -> Iterator[tuple[Mutant, Json]]:
+        """Runs mutants, as many at a time as there are copies.
+
+        Args:
+            mutants: What to run.
+            tests_of: Tests of a mutant, in their order.
+            seconds: How long some tests take without a mutant.
+
+        Yields:
+            Each mutant with its outcome (see ``Child``), as it is done.
+        """
+        running: dict[int, Child] = {}
+        waiting = iter(mutants)
+        while True:
+            while self._trees and (mutant := next(waiting, None)):
+                if not (tests := tests_of(mutant)):
+                    yield mutant, {"status": "survived", "by": "", "seconds": 0.0}
+                    continue
+                tree = self._trees.pop()
+                self._write(tree, mutant.file, mutant.source)
+                (tree / "killer.txt").unlink(missing_ok=True)
+                modules = sorted(set(map(_module, tests)))
+                limit = self._grace + _PATIENCE * seconds(tests)
+                pid = self._fork(tree, modules, Chosen(tests, tree / "killer.txt"), limit)
+                now = time.monotonic()
+                running[pid] = Child(mutant, tree, now, now + _BUSY * limit)
+            if not running:
+                return
+            pid, status = _wait(running)
+            child = running.pop(pid)
+            self._write(child.tree, child.mutant.file, self._originals[child.mutant.file])
+            self._trees.append(child.tree)
+            yield child.mutant, child.outcome(status)
+
+    def _write(self, tree: Path, file: str, text: str) -> None:
+        path = tree / self._source / file
+        path.write_text(text, "utf-8")
+        stamp = next(_stamps)  # or Python might take the bytecode of another mutant for it
+        os.utime(path, (stamp, stamp))
+
+    def _fork(
+        self, tree: Path, paths: Sequence[str], plugin: object, limit: float | None = None
+    ) -> int:
+        pid = os.fork()
+        if not pid:
+            if limit is not None:
+                resource.setrlimit(resource.RLIMIT_CPU, (int(limit) + 1, resource.RLIM_INFINITY))
+            self._in_child(tree, paths, plugin)
+        return pid
+
+    def _in_child(self, tree: Path, paths: Sequence[str], plugin: object) -> NoReturn:
+        status = 3
+        try:
+            os.setsid()
+            os.chdir(tree)
+            log = os.open("output.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            sys.path.insert(0, str(tree))
+            status = _pytest(tree, paths, plugin)
+            home = getattr(sys.modules.get(self._package), "__file__", None) or str(tree)
+            if not home.startswith(str(tree)):
+                print(f"the tests imported {home}", flush=True)
+                status = NO_TEST
+        finally:
+            if sys.exc_info()[0]:
+                traceback.print_exc()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+
+def _pytest(tree: Path, paths: Sequence[str], plugin: object) -> int:
+    import pytest
+    from hypothesis import Phase, settings
+
+    settings.register_profile(
+        "mutation",
+        phases=[Phase.explicit, Phase.generate],  # that something fails is all we ask
+        derandomize=True,
+        database=None,
+        deadline=None,
+    )
+    settings.load_profile("mutation")
+    flags = ["-x", "-q", "--tb=short", "-m", "not gpu", "-p", "no:cacheprovider"]
+    flags += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # imported before pytest asks
+    places = ["--rootdir", str(tree), "--basetemp", str(tree / "basetemp")]
+    return int(pytest.main([*flags, *places, *paths], plugins=[plugin]))
+
+
+def _wait(running: dict[int, Child]) -> tuple[int, int]:
+    """Process id and exit status of the next child to end; those that hang are ended."""
+    while True:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid in running:
+            return pid, os.waitstatus_to_exitcode(status)
+        for slow, child in running.items():
+            if child.deadline < time.monotonic():
+                os.killpg(slow, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _cpu_seconds() -> float:
+    """Of this process and those it has started: the clock says more about who else is here."""
+    return sum(os.times()[:4])
+
+
+def _module(test: str) -> str:
+    return test.partition("::")[0]
