@@ -7,7 +7,7 @@ What the benchmark and the GPU tests measure. Items and weights are random.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -221,28 +221,35 @@ def copy_weights(tower: Any, oracle: torch.nn.Module, model_type: str) -> None:
             else:
                 state[tensor.key] = part.reshape(tensor.shape)
     if model_type == "radio":
-        state = _radio_names(state)
+        state = _radio_names(state, oracle.state_dict().keys())
     missing, unexpected = oracle.load_state_dict(state, strict=False)
     missing = [k for k in missing if "layer_scale" not in k and k != "summary_idxs"]
     if missing or unexpected:
         raise ValueError(f"transformers' tower lacks {missing} and does not know {unexpected}")
 
 
-def _radio_names(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _radio_names(state: dict[str, torch.Tensor], known: Collection[str]) -> dict[str, torch.Tensor]:
+    """Names of transformers' module; it called the projections otherwise before 5.24."""
+    late = any(".attention.q_proj." in key for key in known)
+    parts = (
+        ("q_proj", "k_proj", "v_proj")
+        if late
+        else tuple(f"attention.{part}" for part in ("query", "key", "value"))
+    )
     names = {
         "model.patch_generator.embedder.": "embeddings.patch_projection.",
         "model.patch_generator.pos_embed": "embeddings.position_embedding",
         "model.patch_generator.cls_token.token": "embeddings.cls_register_token",
         "model.blocks.": "encoder.layer.",
-        ".attn.proj.": ".attention.output.dense.",
+        ".attn.proj.": ".attention.o_proj." if late else ".attention.output.dense.",
     }
     renamed = {}
     for key, value in state.items():
         for ours, theirs in names.items():
             key = key.replace(ours, theirs)
         if ".attn.qkv." in key:
-            for part, rows in zip(("query", "key", "value"), value.chunk(3), strict=True):
-                renamed[key.replace(".attn.qkv.", f".attention.attention.{part}.")] = rows
+            for part, rows in zip(parts, value.chunk(3), strict=True):
+                renamed[key.replace(".attn.qkv.", f".attention.{part}.")] = rows
         else:
             renamed[key] = value
     return renamed
