@@ -30,16 +30,6 @@ class BlockCopy(NamedTuple):
     source: torch.Tensor
     rows: tuple[int, int] | None
 
-    def into(self, sinks: Sequence[torch.Tensor]) -> None:
-        """Copies them to the caller.
-
-        Args:
-            sinks: The caller's blocks, [names, batch rows, *shape] each, dtype of the spec.
-        """
-        sink = sinks[self.block]
-        target = sink if self.rows is None else sink[:, self.rows[0] : self.rows[1]]
-        target.copy_(self.source)
-
 
 @dataclass(frozen=True)
 class PreparedReplay:
@@ -86,6 +76,16 @@ class PreparedReplay:
             tuple(_block_copies(step, captured, adapter, batch_tokens)),
             f"encoder replay {step.bucket.label}",
         )
+
+    def collect(self, sinks: Sequence[torch.Tensor]) -> None:
+        """Copies the results to the caller.
+
+        Args:
+            sinks: The caller's blocks, [names, batch rows, *shape] each, dtype of the spec.
+        """
+        for block, source, rows in self.copies:
+            sink = sinks[block]
+            (sink if rows is None else sink[:, rows[0] : rows[1]]).copy_(source)
 
 
 def _block_copies(

@@ -202,7 +202,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         self,
         prepared: PreparedReplay,
         items: Sequence[EncoderItem],
-        sinks: Sequence[torch.Tensor],
+        sinks: Callable[[], Sequence[torch.Tensor]],
         *,
         uncaptured: bool = False,
     ) -> None:
@@ -211,8 +211,9 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         Args:
             prepared: What to replay.
             items: The batch, laid out as the one it was prepared for.
-            sinks: Caller's tensors, one for each of the adapter's ``output_blocks``, items end to
-                end: [names, batch tokens / tokens_per_row, *shape], dtype of the block's spec.
+            sinks: Asked after the launch for the caller's tensors, one for each of the adapter's
+                ``output_blocks``, items end to end: [names, batch tokens / tokens_per_row, *shape],
+                dtype of the block's spec.
             uncaptured: Run the captured function on the same buffers without the graph.
 
         Raises:
@@ -232,8 +233,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
             captured.refresh(prepared.attention, self._provider.refresh_in_place)
             run = captured.body if uncaptured else captured.graph.replay
             run()
-            for copy in prepared.copies:
-                copy.into(sinks)
+            prepared.collect(sinks())
 
     def _not_captured(self, bucket: Bucket) -> ValueError:
         there = [b.label for b in self.buckets]

@@ -99,13 +99,18 @@ class EncoderCalls(EncoderContract):
         self, packed: Sequence[EncoderItem], why_eager: EagerReason | None
     ) -> tuple[BatchPlan, list[torch.Tensor]]:
         batch = self._planner(why_eager).plan(packed)
-        sinks = batch.allocate()
+        made: list[torch.Tensor] = []
+
+        def sinks() -> list[torch.Tensor]:
+            made[:] = made or batch.allocate()
+            return made
+
         for step in batch.steps:
             if isinstance(step, Eager):
-                self._run_eager(step, packed, sinks)
+                self._run_eager(step, packed, sinks())
             elif self._runner is not None:  # it prepared the step
                 self._runner.replay(step, packed, sinks)
-        return batch, sinks
+        return batch, sinks()
 
     def _ordered(self, device: torch.device) -> contextlib.AbstractContextManager[object]:
         """Eager runs share offsets and cached layouts too, whatever stream the caller is on."""

@@ -206,8 +206,8 @@ def test_replay_equals_the_eager_run_of_its_bucket_bit_for_bit(
         batch = BatchPlan.of(tower._adapter, items, prepared, CUDA)
         sinks = [[t.fill_(float("nan")) for t in batch.allocate()] for _ in range(2)]
         for step in prepared:
-            tower._runner.replay(step, items, sinks[0])
-            tower._runner.replay(step, items, sinks[1], uncaptured=True)
+            tower._runner.replay(step, items, lambda blocks=sinks[0]: blocks)
+            tower._runner.replay(step, items, lambda blocks=sinks[1]: blocks, uncaptured=True)
         for replayed, uncaptured in zip(*sinks, strict=True):
             assert torch.isfinite(replayed).all()
             assert torch.equal(replayed, uncaptured)

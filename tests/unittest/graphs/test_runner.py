@@ -101,7 +101,7 @@ class Bench:
 
     def run(self, step, items, sinks, **kwargs):
         packed = self.pack(items)
-        self.runner.replay(self.runner.prepare(step, packed), packed, sinks, **kwargs)
+        self.runner.replay(self.runner.prepare(step, packed), packed, lambda: sinks, **kwargs)
 
     def steps(self, items, buckets):
         planner = Packer(buckets, eager_token_budget=10_000)

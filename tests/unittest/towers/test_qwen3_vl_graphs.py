@@ -68,7 +68,8 @@ def run_in_bucket(
     prepared = runner.prepare(step, packed)
     batch = BatchPlan.of(tower.make_io_adapter(), packed, [prepared], CPU)
     sinks = [sink.fill_(torch.nan) for sink in batch.allocate()]
-    runner.replay(prepared, packed, sinks, uncaptured=isinstance(attention, SegmentAttention))
+    per_segment = isinstance(attention, SegmentAttention)
+    runner.replay(prepared, packed, lambda: sinks, uncaptured=per_segment)
     return [tower.make_output(*both) for both in zip(packed, batch.split(sinks), strict=True)]
 
 
