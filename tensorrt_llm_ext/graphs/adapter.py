@@ -132,8 +132,15 @@ class EncoderGraphIOAdapter(abc.ABC):
         """Segment lengths that fill the bucket: the real ones, then the slack in pieces."""
 
     def full_layout(self, bucket: Bucket) -> AttentionLayout:
-        """What the bucket is captured and timed with: it is filled evenly."""
+        """What the bucket is timed with: it is filled evenly."""
         return self.pad(bucket, bucket.even_segments)
+
+    def idle_layout(self, bucket: Bucket) -> AttentionLayout:
+        """What the bucket is warmed up and captured with: nothing but slack, in short pieces.
+
+        The kernels are the same, and one long segment would keep them busy for nothing.
+        """
+        return self.pad(bucket, self.segment_lengths((), ()))
 
     @property
     def arena_specs(self) -> Mapping[str, EncoderGraphTensorSpec]:

@@ -148,8 +148,8 @@ class MultimodalEncoderGraphRunner(Generic[M]):
             self._inputs = adapter.allocate_inputs(bucket.num_tokens, self._device)
             self._outputs = adapter.allocate_outputs(bucket.num_tokens, self._device)
         metadata = self._provider.build(bucket, adapter.num_segment_slots(bucket))
-        full = adapter.full_layout(bucket)
-        self._provider.refresh_in_place(metadata, full)
+        refresh, full = self._provider.refresh_in_place, adapter.full_layout(bucket)
+        refresh(metadata, adapter.idle_layout(bucket))
         inputs = adapter.view_inputs(self._inputs, bucket)
         outputs = adapter.view_outputs(self._outputs, bucket.num_tokens)
 
@@ -157,7 +157,8 @@ class MultimodalEncoderGraphRunner(Generic[M]):
             run_encoder(self._encoder_fn, inputs, metadata, into=outputs)
 
         backend = self._backend
-        best = self._choices.capture(bucket, backend, body, warmup_steps=self._warmup_steps)
+        fill = partial(refresh, metadata, full)
+        best = self._choices.capture(bucket, backend, body, self._warmup_steps, fill)
         addresses = addresses_of(metadata, self._provider.graph_critical_attrs)
         parts = (best.graph, best.region, inputs, outputs, metadata, addresses)
         self._captured[bucket] = CapturedBucket(*parts)

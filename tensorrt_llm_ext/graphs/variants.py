@@ -78,8 +78,8 @@ def capture_fastest(
     backend: GraphBackend,
     body: Callable[[], None],
     variants: Sequence[str],
-    *,
     warmup_steps: int,
+    before_timing: Callable[[], None],
 ) -> Captured:
     """Captures a region in several forms and keeps the fastest.
 
@@ -88,6 +88,7 @@ def capture_fastest(
         body: The region.
         variants: Forms to try, the usual one first.
         warmup_steps: Runs before each capture.
+        before_timing: Brings in the work that replays are timed with.
 
     Returns:
         The fastest; the others have given their memory back.
@@ -99,6 +100,7 @@ def capture_fastest(
         graph = backend.capture(region, warmup_steps=warmup_steps)
         if best is None:
             start = time.perf_counter()
+        before_timing()
         replay_ms = backend.time_ms(graph.replay, repeats=_repeats(backend))
         if best is not None and replay_ms >= WORTH_CHANGING * best.replay_ms:
             graph.reset()
@@ -170,11 +172,16 @@ class VariantChoices:
         return tuple(variants) if self._left > 0 else tuple(variants[:1])
 
     def capture(
-        self, bucket: Bucket, backend: GraphBackend, body: Callable[[], None], *, warmup_steps: int
+        self,
+        bucket: Bucket,
+        backend: GraphBackend,
+        body: Callable[[], None],
+        warmup_steps: int,
+        before_timing: Callable[[], None],
     ) -> Captured:
         """Captures a bucket in its fastest form; see ``capture_fastest``."""
         variants = self.candidates(bucket, backend.variants(bucket.num_tokens))
-        best = capture_fastest(backend, body, variants, warmup_steps=warmup_steps)
+        best = capture_fastest(backend, body, variants, warmup_steps, before_timing)
         if len(variants) > 1:
             self.note(bucket, best.variant, best.search_seconds)
         return best

@@ -74,17 +74,49 @@ def has_kernels(device: torch.device, dtype: torch.dtype) -> bool:
     return usable and dtype in HALF and device_type(device) == "cuda"
 
 
+_compiled: dict[tuple[Any, ...], tuple[Any, tuple[Any, ...]]] = {}
+
+
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
     """Runs a kernel; on fake tensors nothing, as it allocates nothing.
+
+    Triton binds arguments and looks its binary up at every launch, which takes the host several
+    times what the launch itself does. So the binary is kept for arguments it was compiled for.
 
     Args:
         kernel: Made by ``jit``.
         grid: Programs along each axis.
-        args: Of the kernel, tensors first.
-        options: Its constants, ``num_warps`` and ``num_stages``.
+        args: Of the kernel, tensors first: all but its constants.
+        options: Its constants, which come last among its parameters, ``num_warps`` and
+            ``num_stages``.
     """
-    if not isinstance(args[0], FakeTensor):
-        kernel[grid](*args, **options)
+    first = args[0]
+    if isinstance(first, FakeTensor):
+        return
+    key = (id(kernel), first.get_device(), *map(_kind, args), *options.values())
+    found = _compiled.get(key)
+    if found is not None:
+        (compiled, constants), whole_grid = found, (*grid, 1, 1)
+        compiled[whole_grid](*args, *constants)
+        return
+    compiled = kernel[grid](*args, **options)
+    if compiled is not None:  # Triton's interpreter has no binary
+        constants = tuple(options[name] for name in kernel.arg_names[len(args) :])
+        _compiled[key] = (compiled, constants)
+
+
+def _kind(arg: Any) -> Any:
+    """What a binary depends on: types, whether 16 divides a number or address, ones, wide numbers.
+
+    Triton looks at nothing else of an argument.
+    """
+    if isinstance(arg, torch.Tensor):
+        return arg.dtype, arg.data_ptr() % 16 == 0
+    if isinstance(arg, int):
+        return arg == 1, arg % 16 == 0, -(1 << 31) <= arg < 1 << 31
+    if isinstance(arg, float):
+        return float
+    return (arg.base.dtype, *arg.block_shape)  # a TensorDescriptor
 
 
 def power_of_two(n: int) -> int:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensor
 
 from .kernels import jit, launch, power_of_two, tl
@@ -26,6 +27,9 @@ TILE_FIELDS = 4
 
 SHORT_SEGMENT = 512
 """Tokens up to which low tiles win. Above, tall ones read keys and values less often (H200)."""
+
+_ALIGNED = 8
+"""Elements of half precision in 16 bytes."""
 
 _LOG2_E = math.log2(math.e)
 
@@ -126,11 +130,15 @@ def attend_tiles(
     if isinstance(q, FakeTensor):
         return out  # nothing to look up an address of, nothing to launch
     _, heads, size = q.shape
+    if not _aligned((q, k, v)):
+        # Triton 3.6 makes wrong code of rows that it cannot copy by 16 bytes at a time: no copy is
+        # asynchronous then, so no loop is pipelined (see the kernel).
+        q, k, v = (F.pad(x, (0, -size % _ALIGNED)).contiguous() for x in (q, k, v))
     main = max(16, power_of_two(size + 1) // 2)  # 72 is 64 + 16: padded to 128 it takes 1.6 x
     rest = 0 if size <= main else max(16, power_of_two(size - main))
     flat = [x.flatten(1) for x in (q, k, v)]  # [T, H D], views
-    bulk = shape.bulk_copies and _bulk_copies_work(flat, size)
-    strides = [x.stride(0) for x in flat]
+    bulk = shape.bulk_copies and _has_bulk_copies(q.device)
+    strides = [x.stride(0) // _ALIGNED for x in flat]
     sources: list[Any] = []
     for x, rows in zip(flat, (shape.queries, shape.keys, shape.keys), strict=True):
         sources += [_source(x, rows, columns or main, bulk=bulk) for columns in (main, rest)]
@@ -145,6 +153,7 @@ def attend_tiles(
         _LOG2_E / math.sqrt(size),
         HEADS=heads,
         SIZE=size,
+        PITCH=q.shape[2],
         MAIN=main,
         REST=rest,
         QUERIES=shape.queries,
@@ -156,14 +165,15 @@ def attend_tiles(
     return out
 
 
-def _bulk_copies_work(tensors: Sequence[torch.Tensor], head_size: int) -> bool:
-    """Addresses, strides and heads are multiples of 16 bytes, the device is Hopper or newer."""
-    x = tensors[0]
-    if x.device.type == "cuda" and torch.cuda.get_device_capability(x.device) < (9, 0):
-        return False
-    item = x.element_size()
-    aligned = [n % 16 == 0 for t in tensors for n in (t.stride(0) * item, t.data_ptr())]
-    return head_size * item % 16 == 0 and all(aligned)
+def _aligned(tensors: Sequence[torch.Tensor]) -> bool:
+    """Every head of every token of [T, H, D] starts at a multiple of 16 bytes."""
+    steps = [n for t in tensors for n in (t.storage_offset(), *t.stride()[:2])]
+    return all(n % _ALIGNED == 0 for n in steps)
+
+
+def _has_bulk_copies(device: torch.device) -> bool:
+    """Whether the device has a tensor memory accelerator, or only pretends to be one."""
+    return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def _source(x: torch.Tensor, rows: int, columns: int, *, bulk: bool) -> Any:
@@ -186,13 +196,16 @@ def _load(
     COLUMNS: tl.constexpr,
     BULK: tl.constexpr,
 ):
-    """[ROWS, COLUMNS] from (row, column) on. Bulk copies read on past the end and the columns."""
+    """[ROWS, COLUMNS] from (row, column) on; stride in 16 bytes, so that Triton knows it aligned.
+
+    Bulk copies read on past the end and the columns.
+    """
     if BULK:
         block = source.load([row, column])
     else:
         rows = row + tl.arange(0, ROWS)
         columns = tl.arange(0, COLUMNS)
-        at = rows.to(tl.int64)[:, None] * stride + column + columns[None, :]
+        at = rows.to(tl.int64)[:, None] * (stride * 8) + column + columns[None, :]
         mask = (rows < end)[:, None] & (columns < used)[None, :]
         block = tl.load(source + at, mask=mask, other=0.0)
     return block
@@ -265,6 +278,7 @@ def _tile_kernel(
     scale,
     HEADS: tl.constexpr,
     SIZE: tl.constexpr,
+    PITCH: tl.constexpr,
     MAIN: tl.constexpr,
     REST: tl.constexpr,
     QUERIES: tl.constexpr,
@@ -272,7 +286,7 @@ def _tile_kernel(
     BULK: tl.constexpr,
 ):
     """Heads are the fast axis: their queries, keys and values share lines of memory."""
-    column = tl.program_id(0) * SIZE
+    column = tl.program_id(0) * PITCH
     tile = tiles + tl.program_id(1) * 4
     first = tl.load(tile)
     start = tl.load(tile + 1)
@@ -310,7 +324,7 @@ def _tile_kernel(
                 scale, largest, total, main, rest, SIZE, MAIN, REST, KEYS, False, True,
             )  # fmt: skip
         rows = first + tl.arange(0, QUERIES)
-        at = out + rows.to(tl.int64)[:, None] * (HEADS * SIZE) + column
+        at = out + rows.to(tl.int64)[:, None] * (HEADS * SIZE) + tl.program_id(0) * SIZE
         inside = (rows < end)[:, None]
         inverse = (1.0 / total)[:, None]
         tl.store(

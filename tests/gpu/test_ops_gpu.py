@@ -111,7 +111,9 @@ def test_taps(dtype: torch.dtype, num_taps: int, monkeypatch: Any) -> None:
 
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("shape", [TINY, LOW, MIDDLE, TALL], ids=["tiny", "low", "middle", "tall"])
-@pytest.mark.parametrize(("heads", "size"), [(16, 64), (16, 72), (16, 80), (12, 128), (5, 88)])
+@pytest.mark.parametrize(
+    ("heads", "size"), [(16, 64), (16, 72), (16, 80), (12, 128), (5, 88), (3, 20)]
+)
 def test_tile_attention(dtype: torch.dtype, shape: Any, heads: int, size: int) -> None:
     """Random layouts; what belongs to nobody is NaN and is neither read into a result nor written.
 

@@ -39,7 +39,7 @@ from tensorrt_llm_ext import MultimodalConfig
 from tensorrt_llm_ext.graphs.batch import BatchPlan
 from tensorrt_llm_ext.graphs.layout import Replay
 from tensorrt_llm_ext.ops.attention import AttentionBackend
-from tensorrt_llm_ext.towers import load_tower
+from tensorrt_llm_ext.towers.loading import tower_without_weights
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
@@ -118,9 +118,10 @@ def captured(request: pytest.FixtureRequest) -> Iterator[tuple[str, dict[str, An
     name, towers = request.param, {}
     published = TOWERS[name]
     for backend in BACKENDS:
-        tower = load_tower(
-            published.config(), modality=published.modality, device=CUDA, dtype=torch.bfloat16
-        )
+        tower = tower_without_weights(
+            published.config(), modality=published.modality, dtype=torch.bfloat16
+        ).to_empty(device=CUDA)
+        randomise(tower, seed=0)
         tower.attention_backend = backend
         entry = {published.modality: {"max_batch_size": 8}}
         tower.configure_encoder_cuda_graph(MultimodalConfig(encoder_cuda_graph=entry))

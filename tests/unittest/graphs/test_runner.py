@@ -172,6 +172,27 @@ def test_metadata_is_sized_from_its_bucket():
         assert metadata.max_segment_len == (bucket.max_segment_len or bucket.num_tokens)
 
 
+def test_warm_ups_have_short_segments_and_timings_the_longest():
+    """One segment of a whole bucket keeps a GPU busy for long, and the warm-ups would for nothing.
+
+    A replay's time is what the packer goes by, so it is timed on what the bucket may be asked for.
+    """
+    seen = []
+
+    class Watching(SpyBackend):
+        def time_ms(self, body, *, repeats):
+            seen.append(("timed", list(bench.provider.built[-1][2].segment_lengths)))
+            return super().time_ms(body, repeats=repeats)
+
+    def forward(inputs, metadata):
+        seen.append(("ran", list(metadata.segment_lengths)))
+        return FakeTower.encoder_forward(bench.tower, inputs, metadata)
+
+    bench = Bench(backend=Watching(), encoder_fn=forward, capture=False)
+    list(bench.runner.capture([Bucket(128, 1)]))
+    assert seen == [("ran", [64, 64])] * 3 + [("timed", [128])] * 2 + [("ran", [128])]
+
+
 @pytest.mark.parametrize("warmup_steps", [1, 4])
 def test_warm_up_runs(warmup_steps):
     bench = Bench([Bucket(32, 2)], warmup_steps=warmup_steps)

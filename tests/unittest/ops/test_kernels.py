@@ -52,6 +52,55 @@ def worst(pair: tuple[torch.Tensor, torch.Tensor]) -> float:
     return (pair[0].double() - pair[1].double()).abs().max().item()
 
 
+class FakeKernel:
+    """Stands for a kernel that Triton has compiled; notes who was launched with what."""
+
+    arg_names = ("x", "n", "scale", "BLOCK")
+
+    def __init__(self) -> None:
+        self.bound: list[Any] = []
+        self.direct: list[Any] = []
+
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        def bind(*args: Any, **options: Any) -> Any:
+            self.bound.append((grid, args, options))
+            return _Binary(self)
+
+        return bind
+
+
+class _Binary:
+    def __init__(self, kernel: FakeKernel) -> None:
+        self.kernel = kernel
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        return lambda *args: self.kernel.direct.append((grid, args))
+
+
+def test_a_binary_is_looked_up_once_for_arguments_of_its_kind() -> None:
+    kernel, x = FakeKernel(), torch.zeros(64)
+    options = {"BLOCK": 32, "num_warps": 4}
+    kernels.launch(kernel, (3,), x, 48, 0.5, **options)
+    kernels.launch(kernel, (5, 2), torch.zeros(8), 64, 0.25, **options)  # the same kind
+    assert len(kernel.bound) == 1
+    grid, (_, *rest) = kernel.direct[0]
+    assert (grid[:3], rest) == ((5, 2, 1), [64, 0.25, 32])
+    other = [
+        (x, 40, 0.5, options),  # 16 does not divide it
+        (x, 1, 0.5, options),
+        (x, 1 << 40, 0.5, options),
+        (x[1:], 48, 0.5, options),  # nor this address
+        (x.half(), 48, 0.5, options),
+        (x, 48, 0.5, {**options, "BLOCK": 64}),
+        (x, 48, 0.5, {**options, "num_warps": 2}),
+    ]
+    for count, (tensor, number, scale, its) in enumerate(other, start=2):
+        kernels.launch(kernel, (3,), tensor, number, scale, **its)
+        assert len(kernel.bound) == count
+    kernels.launch(FakeKernel(), (3,), x, 48, 0.5, **options)
+    assert len(kernel.direct) == 1
+
+
 @pytest.mark.parametrize("rms", [False, True])
 @pytest.mark.parametrize("width", [96, 1152, 1280])
 def test_norm_with_skipped_biases(both: Any, width: int, rms: bool) -> None:
