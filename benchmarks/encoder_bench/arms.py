@@ -25,7 +25,7 @@ from published_towers import (
 
 from tensorrt_llm_ext import MultimodalConfig
 from tensorrt_llm_ext.graphs.layout import Replay
-from tensorrt_llm_ext.towers.loading import tower_without_weights
+from tensorrt_llm_ext.towers.loading import allocate_weights, tower_without_weights
 
 from .layouts import (
     Budget,
@@ -86,15 +86,16 @@ class Subject:
         self.ours = self._make_tower()
         self.plain: Any = None
         if "plain" in arms:
-            self.plain = self._make_tower()
-            make_plain(self.plain, device)
+            self.plain = self._make_tower(plain=True)
         self._rivals: dict[str, torch.nn.Module] = {}
 
-    def _make_tower(self) -> Any:
+    def _make_tower(self, *, plain: bool = False) -> Any:
         tower = tower_without_weights(
             self.published.config(), modality=self.published.modality, dtype=self.dtype
         )
-        tower.to_empty(device=self.device)
+        if plain:
+            make_plain(tower, self.device)
+        allocate_weights(tower, self.device)
         randomise(tower, SEED, WEIGHT_STD)
         return tower
 

@@ -128,21 +128,23 @@ class MultimodalEncoderGraphRunner(Generic[M]):
             yield bucket, times
 
     def rehearse(self, buckets: Iterable[Bucket]) -> None:
-        """Runs a bucket of each form of attention once, uncaptured: libraries are loaded then."""
+        """Runs a bucket of each form once, uncaptured: libraries and workspaces are loaded then."""
         seen: set[object] = set()
         with plain_mode(self._device):
             for bucket in sorted(buckets, reverse=True):
                 metadata = self._provider.build(bucket, self._adapter.num_segment_slots(bucket))
-                form = getattr(metadata, "attention", None)
-                if form not in seen:
-                    seen.add(form)
-                    inputs = self._adapter.allocate_inputs(bucket.num_tokens, self._device)
-                    self._provider.refresh_in_place(metadata, self._adapter.full_layout(bucket))
-                    self._backend.run(partial(run_encoder, self._encoder_fn, inputs, metadata))
+                self._provider.refresh_in_place(metadata, self._adapter.idle_layout(bucket))
+                for variant in self._backend.variants(bucket.num_tokens):
+                    form = getattr(metadata, "attention", None), variant
+                    if form not in seen:
+                        seen.add(form)
+                        inputs = self._adapter.allocate_inputs(bucket.num_tokens, self._device)
+                        body = partial(run_encoder, self._encoder_fn, inputs, metadata)
+                        with self._backend.in_variant(variant):
+                            self._backend.run(body)
 
     def _capture_one(self, bucket: Bucket) -> CaptureTimes:
-        start = time.perf_counter()
-        adapter = self._adapter
+        start, adapter, backend = time.perf_counter(), self._adapter, self._backend
         if not self._inputs:
             self._arena_tokens = bucket.num_tokens  # the largest comes first
             self._inputs = adapter.allocate_inputs(bucket.num_tokens, self._device)
@@ -156,7 +158,6 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         def body() -> None:
             run_encoder(self._encoder_fn, inputs, metadata, into=outputs)
 
-        backend = self._backend
         fill = partial(refresh, metadata, full)
         best = self._choices.capture(bucket, backend, body, self._warmup_steps, fill)
         addresses = addresses_of(metadata, self._provider.graph_critical_attrs)
@@ -167,9 +168,8 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         def eager() -> None:
             run_encoder(self._encoder_fn, inputs, self._eager_metadata(full))
 
-        eager_ms = time_eager(backend, eager, best.replay_ms)
-        accelerated = backend.accelerated
-        return CaptureTimes(capture_ms, best.replay_ms, eager_ms, accelerated, None, best.variant)
+        times = capture_ms, best.replay_ms, time_eager(backend, eager, best.replay_ms)
+        return CaptureTimes(*times, backend.accelerated, variant=best.variant)
 
     def self_check(self, bucket: Bucket) -> list[str]:
         """Outputs of a bucket whose replay on random inputs is not the eager run's, bit for bit."""

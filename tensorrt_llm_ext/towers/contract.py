@@ -109,11 +109,15 @@ class EncoderContract(abc.ABC):
         """
         return None
 
-    def lay_out_weights(self) -> None:
-        """Puts weights where kernels like them, before a capture; values and shapes stay."""
+    def lay_out_weights(self, device: torch.device | None = None) -> None:
+        """Puts weights where kernels like them, before a capture; values and shapes stay.
+
+        Args:
+            device: Where weights on device meta are going to be; by default the tower's.
+        """
         for part in self._module.modules():
             if isinstance(part, PackedBlocks) and self.fused_layers is not False:
-                part.lay_out_weights()
+                part.lay_out_weights(device or self.device)
 
     def attention(self, *, captured: bool) -> PackedAttention:
         """Form of attention inside a graph, or outside."""

@@ -49,7 +49,7 @@ def load_tower(
             not fit.
     """
     tower, prefixes = _empty_tower(source, modality, dtype, config_overrides)
-    tower.to_empty(device=device)
+    allocate_weights(tower, device)
     if isinstance(source, Mapping):
         _randomise(tower, seed, init_std)
     else:
@@ -77,6 +77,25 @@ def tower_without_weights(
         ValueError: The model has no such tower, or its configuration cannot work.
     """
     return _empty_tower(source, modality, dtype, None)[0]
+
+
+def allocate_weights(tower: Any, device: str | torch.device) -> None:
+    """Gives a tower without weights memory for them, each where kernels like it.
+
+    Weights that moved there later would leave holes where they were: memory that torch keeps and
+    nothing else can use.
+
+    Args:
+        tower: Its parameters are on device meta. They get memory, and no values.
+        device: Where that is to be.
+    """
+    module: torch.nn.Module = tower
+    tower.lay_out_weights(torch.device(device))
+
+    def allocate(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(tensor, device=device) if tensor.is_meta else tensor
+
+    module._apply(allocate)
 
 
 def _empty_tower(

@@ -37,16 +37,20 @@ class PackedBlocks(nn.ModuleList):
         super().__init__(PackedBlock(config) for _ in range(config.depth))
         self.config = config
 
-    def lay_out_weights(self) -> None:
-        """See ``PackedMLP.lay_out_weights``; only where blocks are fused."""
+    def lay_out_weights(self, device: torch.device) -> None:
+        """See ``PackedMLP.lay_out_weights``; only where blocks are fused.
+
+        Args:
+            device: Where the weights are, or are going to be if they are on device meta.
+        """
         mlps = [cast(PackedBlock, block).mlp for block in self]
-        mlps = [m for m in mlps if m.room_needed and _has_kernels(m.linear_fc1.weight)]
+        mlps = [m for m in mlps if m.room_needed and has_kernels(device, m.linear_fc1.weight.dtype)]
         for start in range(0, len(mlps), _MLPS_AT_ONCE):
             group = mlps[start : start + _MLPS_AT_ONCE]
             sizes = [mlp.room_needed for mlp in group]
-            weight = group[0].linear_fc1.weight
             # Alone, each would take up to 2 MiB more: the allocator rounds large blocks.
-            room = torch.zeros(sum(sizes), dtype=weight.dtype, device=weight.device)
+            dtype = group[0].linear_fc1.weight.dtype
+            room = torch.zeros(sum(sizes), dtype=dtype, device=device)
             for mlp, part in zip(group, room.split(sizes), strict=True):
                 mlp.lay_out_weights(part)
 

@@ -123,10 +123,10 @@ def test_tile_attention(dtype: torch.dtype, shape: Any, heads: int, size: int) -
     attention = TileAttention(shape)
     # make_metadata would choose a shape: its list is cut for this one.
     metadata = make_metadata(
-        attention, num_tokens=4096, max_segments=64, max_segment_len=4096, device=CUDA
+        attention, num_tokens=10240, max_segments=64, max_segment_len=4096, device=CUDA
     )
     metadata.attention = attention
-    tokens = 4096
+    tokens = 10240
     metadata.tiles = torch.zeros(tokens // 64 + 64, 4, dtype=torch.int32, device=CUDA)
     for lengths in (
         [rng.choice([1, 1, 2, 63, 64, 65, 200, 511]) for _ in range(20)],

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import weakref
 
@@ -170,6 +171,25 @@ def test_metadata_is_sized_from_its_bucket():
         assert slots == bench.adapter.num_segment_slots(bucket)
         assert metadata.cu_seqlens.shape == (slots + 1,)
         assert metadata.max_segment_len == (bucket.max_segment_len or bucket.num_tokens)
+
+
+def test_rehearsal_runs_every_form_once():
+    """Each loads libraries and workspaces of its own, which are not the graphs' memory."""
+    ran = []
+
+    class TwoForms(SpyBackend):
+        def variants(self, num_tokens):
+            return ("one", "other") if num_tokens <= 64 else ("one",)
+
+        @contextlib.contextmanager
+        def in_variant(self, variant):
+            ran.append((variant, len(bench.calls)))
+            yield
+
+    bench = Bench(backend=TwoForms(), capture=False)
+    bench.runner.rehearse(BUCKETS)
+    assert ran == [("one", 0), ("other", 1)]
+    assert bench.calls == [128, 64]
 
 
 def test_warm_ups_have_short_segments_and_timings_the_longest():

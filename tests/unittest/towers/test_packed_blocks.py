@@ -12,6 +12,7 @@ import torch
 from tensorrt_llm_ext.ops.attention import BlockMaskAttention, SegmentAttention
 from tensorrt_llm_ext.ops.packed_metadata import PackedAttnMetadata, make_metadata
 from tensorrt_llm_ext.towers import packed_blocks
+from tensorrt_llm_ext.towers.loading import allocate_weights, tower_without_weights
 from tensorrt_llm_ext.towers.packed_blocks import PackedBlocks
 from tensorrt_llm_ext.towers.packed_vit import AxialRope, PackedViTConfig
 
@@ -198,14 +199,38 @@ def test_what_is_not_filled_up(knobs: dict[str, Any]) -> None:
 
 def test_weights_are_laid_out_where_there_are_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = make_blocks(QWEN)
-    blocks.lay_out_weights()
+    blocks.lay_out_weights(CPU)
     assert blocks[0].mlp.filled_up() is None  # CPU
     monkeypatch.setattr(packed_blocks, "has_kernels", lambda *where: True)
     monkeypatch.setattr(packed_blocks, "_MLPS_AT_ONCE", 2)
-    blocks.lay_out_weights()
+    blocks.lay_out_weights(CPU)
     filled = [block.mlp.filled_up() for block in blocks]
     assert all(weights is not None for weights in filled)
     storages = {weights.first.untyped_storage().data_ptr() for weights in filled}
     assert len(storages) == 2  # of two blocks, and the third's
-    blocks.lay_out_weights()
+    blocks.lay_out_weights(CPU)
     assert [block.mlp.filled_up() for block in blocks] == filled
+
+
+def test_weights_get_memory_where_they_are_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is moved, so nothing leaves a hole: an allocation of its own is never freed."""
+    monkeypatch.setattr(packed_blocks, "has_kernels", lambda *where: True)
+    tower = tower_without_weights(
+        {
+            "model_type": "qwen3_vl",
+            "vision_config": {
+                "depth": 2,
+                "hidden_size": 48,
+                "num_heads": 3,
+                "intermediate_size": 80,
+                "out_hidden_size": 32,
+                "deepstack_visual_indexes": [0],
+            },
+        }
+    )
+    allocate_weights(tower, CPU)
+    places = {name: p.data_ptr() for name, p in tower.named_parameters()}
+    assert all(p.device == CPU and not p.requires_grad for p in tower.parameters())
+    assert all(block.mlp.filled_up() is not None for block in tower.blocks)
+    tower.lay_out_weights()
+    assert {name: p.data_ptr() for name, p in tower.named_parameters()} == places
