@@ -29,12 +29,14 @@ class Distributed:
             dist.broadcast_object_list(box, src=root)
         return box[0]
 
-    def tp_allgather(self, obj: Any) -> list[Any]:
+    def allgather(self, obj: Any) -> list[Any]:
         if self.world_size == 1:
             return [obj]
         out: list[Any] = [None] * self.world_size
         dist.all_gather_object(out, obj)
         return out
+
+    tp_allgather = allgather
 
     def shutdown(self) -> None:
         """Double only: upstream's groups end with the process."""

@@ -92,12 +92,33 @@ class NanoV2VLVisionEncoder(nn.Module):
         embeds = self.pixel_shuffle(embeds, scale_factor=self.downsample_ratio)
         return self.mlp1(embeds.reshape(embeds.shape[0], -1, embeds.shape[-1]))
 
+    def extract_feature_dynamic(
+        self, pixel_values_flat: torch.Tensor, image_sizes: list[tuple[int, int]]
+    ) -> torch.Tensor:
+        embeds = self.vision_model(pixel_values_flat, image_sizes=image_sizes)
+        sizes = [(h // self.patch_size, w // self.patch_size) for h, w in image_sizes]
+        out = []
+        for (rows, columns), piece in zip(
+            sizes, torch.split(embeds, [h * w for h, w in sizes], dim=1), strict=True
+        ):
+            piece = piece.reshape(1, rows, columns, -1)
+            piece = self.pixel_shuffle(piece, scale_factor=self.downsample_ratio)
+            out.append(piece.reshape(1, -1, piece.shape[-1]))
+        return self.mlp1(torch.cat(out, dim=1))
+
     @torch.inference_mode()
     def forward(self, multimodal_params: list[MultimodalParams]) -> tuple[list[torch.Tensor], Any]:
-        pixels = [p.multimodal_data["image"]["pixel_values"] for p in multimodal_params]
-        embeds = self.extract_feature(torch.cat(pixels))
-        pieces = torch.split(embeds, [p.shape[0] for p in pixels])
-        return [piece.reshape(-1, self.llm_hidden_size) for piece in pieces], None
+        data = [p.multimodal_data[p.multimodal_data["modality_type"]] for p in multimodal_params]
+        out = []
+        for one in data:  # upstream batches requests of one kind
+            if "image_sizes" in one:
+                embeds = self.extract_feature_dynamic(
+                    torch.cat(list(one["pixel_values"])), one["image_sizes"]
+                )
+            else:
+                embeds = self.extract_feature(one["pixel_values"])
+            out.append(embeds.reshape(-1, self.llm_hidden_size))
+        return out, None
 
 
 class NanoV2VLInputProcessor(TileInputProcessor):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -30,12 +30,75 @@ from .multimodal_encoder_graph import (
 )
 
 
-class Block(nn.Module):
-    def __init__(self, width: int, heads: int, backend: str, layer_idx: int) -> None:
+class VITTIMMConfig(NamedTuple):
+    embed_dim: int
+    depth: int
+    num_attention_heads: int
+    intermediate_size: int
+    img_size: int = 224
+
+
+VIT_TIMM_CONFIG_BY_NAME: dict[str, VITTIMMConfig] = {
+    "vit_huge_patch16_224": VITTIMMConfig(1280, 32, 16, 5120),
+}
+
+
+def calc_seq_lens(sizes: list[tuple[int, int]], patch_size: int) -> list[int]:
+    return [(h // patch_size) * (w // patch_size) for h, w in sizes]
+
+
+class ViTPatchGenerator(nn.Module):
+    """Patches, positions and the tokens in front of them."""
+
+    def __init__(self, config: Any, embed_dim: int) -> None:
         super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(width, eps=1e-6), nn.LayerNorm(width, eps=1e-6)
+        self.patch_size, self.embed_dim = config.patch_size, embed_dim
+        self.num_cls_tokens, self.num_registers = config.num_cls_tokens, config.num_registers
+        self.num_skip = self.num_cls_tokens + self.num_registers
+        self.num_rows = self.num_cols = config.max_img_size // config.patch_size
+        self.cpe_mode, self.temporal_patch_size = True, 1
+        self.embedder = nn.Linear(3 * config.patch_size**2, embed_dim, bias=False)
+        self.pos_embed = nn.Parameter(torch.empty(1, self.num_rows * self.num_cols, embed_dim))
+        self.cls_token = nn.Module()
+        self.cls_token.token = nn.Parameter(torch.empty(self.num_skip, embed_dim))
+
+    def positions(self, rows: int, columns: int) -> torch.Tensor:
+        grid = self.pos_embed.reshape(1, self.num_rows, self.num_cols, -1).permute(0, 3, 1, 2)
+        side = max(rows, columns)
+        grid = nn.functional.interpolate(
+            grid.float(), size=(side, side), mode="bilinear", align_corners=False
+        )[..., :rows, :columns]
+        return grid.flatten(2).transpose(1, 2).to(self.pos_embed)
+
+    def patches(self, x: torch.Tensor) -> torch.Tensor:
+        """[N, 3, H, W] -> [N, patches, 3 * patch * patch]."""
+        size = self.patch_size
+        n, _, height, width = x.shape
+        rows, columns = height // size, width // size
+        x = x.reshape(n, 3, rows, size, columns, size).permute(0, 2, 4, 1, 3, 5)
+        return x.reshape(n, rows * columns, -1)
+
+    def forward(
+        self, x: torch.Tensor, image_sizes: list[tuple[int, int]] | None = None
+    ) -> torch.Tensor:
+        size, prefix = self.patch_size, self.cls_token.token
+        if image_sizes is None:
+            rows, columns = x.shape[-2] // size, x.shape[-1] // size
+            x = self.embedder(self.patches(x).to(prefix)) + self.positions(rows, columns)
+            return torch.cat([prefix.expand(x.shape[0], -1, -1), x], dim=1)
+        pieces = torch.split(self.embedder(x.to(prefix)), calc_seq_lens(image_sizes, size), dim=1)
+        out = []
+        for (height, width), piece in zip(image_sizes, pieces, strict=True):
+            out += [prefix[None], piece + self.positions(height // size, width // size)]
+        return torch.cat(out, dim=1)
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, wide: int, heads: int, backend: str, layer_idx: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.fc1, self.fc2 = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.fc1, self.fc2 = nn.Linear(width, wide), nn.Linear(wide, width)
         self.attn = attention_utils.create_attention(backend, layer_idx, heads, width // heads)
 
     def forward(self, x: torch.Tensor, attn_metadata: AttentionMetadata) -> torch.Tensor:
@@ -52,19 +115,22 @@ class VisionTransformer(nn.Module, MultimodalEncoderMixin):
         super().__init__()
         self.model_config = model_config
         config = self.config = model_config.pretrained_config
-        self.embed_dim, self.patch_size = config.hidden_size, config.patch_size
-        self.num_prefix_tokens = config.num_cls_tokens + config.num_registers
-        side = config.max_img_size // config.patch_size
-        self._side = side
-        self.embedder = nn.Linear(3 * config.patch_size**2, self.embed_dim, bias=False)
-        self.pos_embed = nn.Parameter(torch.empty(1, side * side, self.embed_dim))
-        self.prefix = nn.Parameter(torch.empty(self.num_prefix_tokens, self.embed_dim))
+        shape = VIT_TIMM_CONFIG_BY_NAME[config.args["model"]]
+        self.embed_dim, self.patch_size = shape.embed_dim, config.patch_size
+        self.temporal_patch_size = 1
+        self.patch_generator = ViTPatchGenerator(config, self.embed_dim)
+        self.num_cls_tokens = self.patch_generator.num_cls_tokens
+        self.num_registers = self.patch_generator.num_registers
         backend = model_config.attn_backend
         self.blocks = nn.ModuleList(
-            Block(self.embed_dim, config.num_attention_heads, backend, i)
-            for i in range(config.num_hidden_layers)
+            Block(self.embed_dim, shape.intermediate_size, shape.num_attention_heads, backend, i)
+            for i in range(shape.depth)
         )
-        self._fixed_max_seq_len = side * side + self.num_prefix_tokens
+        self.norm = nn.Identity()
+        self._fixed_max_seq_len = (
+            self.patch_generator.num_rows * self.patch_generator.num_cols
+            + self.patch_generator.num_skip
+        )
         self.metadata_cls = attention_utils.get_attention_backend(backend).Metadata
         self._attn_backend = backend
         self.setup_attn_metadata(max_num_tokens=model_config.max_num_tokens)
@@ -83,7 +149,8 @@ class VisionTransformer(nn.Module, MultimodalEncoderMixin):
     def enable_blocks_cuda_graph(self, config: Any, *, device: torch.device | None = None) -> None:
         if self._blocks_graph_runner is not None:
             return
-        spec = EncoderGraphTensorSpec(shape=(self.embed_dim,), dtype=self.embedder.weight.dtype)
+        dtype = self.patch_generator.embedder.weight.dtype
+        spec = EncoderGraphTensorSpec(shape=(self.embed_dim,), dtype=dtype)
         runner = MultimodalEncoderGraphRunner(
             encoder_fn=self._encoder_graph_fn,
             metadata_provider=_VisionEncoderMetadataProvider(self),
@@ -105,25 +172,24 @@ class VisionTransformer(nn.Module, MultimodalEncoderMixin):
         attn_metadata.prepare()
         return attn_metadata
 
-    def forward_features(self, x: torch.Tensor) -> torch.Tensor:
-        """[N, 3, H, W] -> [N, prefix + patches, C]."""
-        size = self.patch_size
-        n, _, height, width = x.shape
-        rows, columns = height // size, width // size
-        patches = x.reshape(n, 3, rows, size, columns, size).permute(0, 2, 4, 1, 3, 5)
-        patches = self.embedder(patches.reshape(n, rows * columns, -1).to(self.embedder.weight))
-        grid = self.pos_embed.reshape(1, self._side, self._side, -1).permute(0, 3, 1, 2)
-        window = max(rows, columns)
-        grid = nn.functional.interpolate(
-            grid, size=(window, window), mode="bilinear", align_corners=True
-        )[..., :rows, :columns]
-        patches = patches + grid.flatten(2).transpose(1, 2)
-        prefix = self.prefix.expand(n, -1, -1)
-        tokens = torch.cat([prefix, patches], dim=1)
-        lengths = [tokens.shape[1]] * n
-        metadata = self.prepare_attn_metadata(n, lengths, self.attn_metadata)
+    def forward_features(
+        self,
+        x: torch.Tensor,
+        image_sizes: list[tuple[int, int]] | None = None,
+        num_frames: int | None = None,
+    ) -> torch.Tensor:
+        """[N, 3, H, W], or packed patches [1, T, 3 * p * p] and their pictures' sizes."""
+        if num_frames is not None:
+            raise NotImplementedError("the double's temporal patch size is 1")
+        tokens = self.patch_generator(x, image_sizes)
+        if image_sizes is None:
+            lengths = [tokens.shape[1]] * tokens.shape[0]
+        else:
+            skip = self.patch_generator.num_skip
+            lengths = [n + skip for n in calc_seq_lens(image_sizes, self.patch_size)]
+        metadata = self.prepare_attn_metadata(len(lengths), lengths, self.attn_metadata)
         out = self._run_blocks(tokens.flatten(0, 1), metadata)
-        return out.reshape(n, -1, self.embed_dim)
+        return self.norm(out.reshape(tokens.shape))
 
     def _encoder_graph_fn(
         self, inputs: Mapping[str, torch.Tensor], md: AttentionMetadata
@@ -181,10 +247,22 @@ class RADIOVisionModelBase(nn.Module):
         super().__init__()
         self.model, self.input_conditioner = model, input_conditioner
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.model.forward_features(self.input_conditioner(x))[
-            :, self.model.num_prefix_tokens :
-        ]
+    def forward(
+        self,
+        x: torch.Tensor,
+        feature_fmt: str = "NLC",
+        image_sizes: list[tuple[int, int]] | None = None,
+        num_frames: int | None = None,
+    ) -> torch.Tensor:
+        if image_sizes is None:
+            x = self.input_conditioner(x)
+        out = self.model.forward_features(x, image_sizes=image_sizes, num_frames=num_frames)
+        skip = self.model.patch_generator.num_skip
+        if image_sizes is None:
+            return out[:, skip:]
+        counts = calc_seq_lens(image_sizes, self.model.patch_size)
+        pieces = torch.split(out, [n + skip for n in counts], dim=1)
+        return torch.cat([piece[:, skip:] for piece in pieces], dim=1)
 
 
 class RADIOVisionModel(nn.Module):
@@ -209,14 +287,10 @@ class RADIOVisionModel(nn.Module):
         prefix = "radio_model.model."
         found = {k[len(prefix) :]: v[:] for k, v in weights.items() if k.startswith(prefix)}
         renamed = {
-            "embedder.weight": found.pop("patch_generator.embedder.weight"),
-            "pos_embed": found.pop("patch_generator.pos_embed"),
-            "prefix": found.pop("patch_generator.cls_token.token"),
+            key.replace("attn.", "").replace("mlp.", ""): value
+            for key, value in found.items()
+            if "layer_scale" not in key
         }
-        for key, value in found.items():
-            if "layer_scale" in key or ".ls" in key:
-                continue
-            renamed[key.replace("attn.", "").replace("mlp.", "")] = value
         vit.load_state_dict(renamed, strict=True)
         _double.record("upstream_tower_loaded", tower=type(self).__name__)
 
@@ -232,6 +306,4 @@ class RADIOVisionModel(nn.Module):
         image_sizes: list[tuple[int, int]] | None = None,
         num_frames: int | None = None,
     ) -> torch.Tensor:
-        if image_sizes is not None or num_frames is not None:
-            raise NotImplementedError("the double knows pictures of one size only")
-        return self.radio_model.forward(x)
+        return self.radio_model.forward(x, image_sizes=image_sizes, num_frames=num_frames)

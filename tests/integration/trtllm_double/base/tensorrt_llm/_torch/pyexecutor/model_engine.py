@@ -77,6 +77,7 @@ class PyTorchModelEngine(ModelEngine):
             )
         self.mapping = mapping or Mapping()
         self.dist, self.llm_args, self.spec_config = dist, llm_args, spec_config
+        self.is_spec_decode = spec_config is not None
         input_processor_kwargs = {}
         if llm_args.multimodal_config.video_pruning_rate is not None:
             input_processor_kwargs["video_pruning_rate"] = (

@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-from transformers import AutoConfig
+from transformers import AutoConfig, PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ..._load import config_for
@@ -21,7 +20,11 @@ def load_pretrained_config(checkpoint_dir: str) -> Any:
     raw = json.loads((Path(checkpoint_dir) / "config.json").read_text(encoding="utf-8"))
     if raw.get("model_type") in CONFIG_MAPPING:
         return AutoConfig.from_pretrained(checkpoint_dir)
-    return json.loads(json.dumps(raw), object_hook=lambda d: SimpleNamespace(**d))
+    sections = {k: raw.pop(k) for k in [*raw] if isinstance(raw[k], dict) and "config" in k}
+    config = PreTrainedConfig(**raw)
+    for name, section in sections.items():
+        setattr(config, name, PreTrainedConfig(**section))
+    return config
 
 
 @register_config_loader("HF")
