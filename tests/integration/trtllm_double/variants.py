@@ -101,6 +101,31 @@ from ._double_multimodal import (
         ),
         Edit(
             _ENGINE,
+            "        checkpoint_loader: BaseCheckpointLoader | None = None,\n",
+            "        is_draft_model: bool = False,\n"
+            "        drafting_loop_wrapper: Any = None,\n"
+            "        model: torch.nn.Module | None = None,\n"
+            "        checkpoint_loader: BaseCheckpointLoader | None = None,\n",
+        ),
+        Edit(
+            _ENGINE,
+            "        spec_config: Any = None,\n        model: torch.nn.Module | None = None,\n",
+            "        spec_config: Any = None,\n",
+        ),
+        Edit(
+            _ENGINE,
+            "        self.is_spec_decode = spec_config is not None\n",
+            "        self.is_spec_decode = spec_config is not None\n"
+            "        self.is_draft_model = is_draft_model\n",
+        ),
+        Edit(
+            "_torch/pyexecutor/py_executor_creator.py",
+            "            spec_config=spec_config,\n        )\n    resources",
+            "            spec_config=spec_config,\n            is_draft_model=True,\n"
+            "        )\n    resources",
+        ),
+        Edit(
+            _ENGINE,
             "    def _init_max_seq_len(self) -> None:\n",
             """    def _set_up_multimodal_encoder_attn_metadata(self) -> None:
         _mm.setup_mm_encoder_attn_metadata(

@@ -126,6 +126,11 @@ def register_input_processor(
 ) -> Callable[[type], type]:
     def wrapper(model_cls: type) -> type:
         INPUT_PROCESSOR_REGISTRY._input_processors_cls_by_model_type[model_cls] = processor_cls
+        if placeholder_metadata is None:
+            raise ValueError(
+                f"A valid placeholder_metadata must be provided but got {placeholder_metadata}"
+            )
+        processor_cls._registered_model_type = model_type
         return model_cls
 
     return wrapper

@@ -16,7 +16,7 @@ from torch import nn
 from transformers.models.glm5_next.modeling_glm5_next import Glm5NextVisionModel as _Tower
 
 from tensorrt_llm import _double
-from tensorrt_llm.inputs import register_input_processor
+from tensorrt_llm.inputs import MultimodalPlaceholderMetadata, register_input_processor
 from tensorrt_llm.inputs.multimodal import MultimodalParams
 
 from ..attention.backends.interface import AttentionMetadata
@@ -213,7 +213,11 @@ class Glm5NextInputProcessor(GridInputProcessor):
 
 @register_vision_encoder(Glm5NextVisionModelBase, vlm_base_model=Glm5NextVisionModel)
 @register_auto_model("Glm5NextForConditionalGeneration")
-@register_input_processor(Glm5NextInputProcessor, model_type="glm5_next")
+@register_input_processor(
+    Glm5NextInputProcessor,
+    model_type="glm5_next",
+    placeholder_metadata=MultimodalPlaceholderMetadata(),
+)
 class Glm5NextVLM(nn.Module, MultimodalModelMixin):
     def __init__(self, model_config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__()

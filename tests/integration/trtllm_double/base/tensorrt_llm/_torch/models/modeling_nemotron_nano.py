@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tensorrt_llm.inputs import register_input_processor
+from tensorrt_llm.inputs import MultimodalPlaceholderMetadata, register_input_processor
 from tensorrt_llm.inputs.multimodal import MultimodalParams
 
 from .modeling_auto import AutoModelForCausalLM
@@ -128,7 +128,11 @@ class NanoV2VLInputProcessor(TileInputProcessor):
 @register_auto_model("NemotronH_Nano_Omni_Reasoning_V3")
 @register_auto_model("NemotronH_Omni_Reasoning_V3")
 @register_auto_model("NemotronH_Nano_VL_V2")
-@register_input_processor(NanoV2VLInputProcessor, model_type="NemotronH_Nano_VL_V2")
+@register_input_processor(
+    NanoV2VLInputProcessor,
+    model_type="NemotronH_Nano_VL_V2",
+    placeholder_metadata=MultimodalPlaceholderMetadata(),
+)
 class NemotronH_Nano_VL_V2(nn.Module, MultimodalModelMixin):  # noqa: N801
     def __init__(self, model_config: Any) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ from torch import nn
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLVisionModel
 
 from tensorrt_llm import _double
-from tensorrt_llm.inputs import register_input_processor
+from tensorrt_llm.inputs import MultimodalPlaceholderMetadata, register_input_processor
 from tensorrt_llm.inputs.multimodal import MultimodalParams
 
 from ..attention.backends.interface import AttentionMetadata
@@ -214,7 +214,11 @@ class Qwen3VLModelBase(nn.Module, MultimodalModelMixin):
 
 @register_vision_encoder(Qwen3VisionModelBase, vlm_base_model=Qwen3VisionModel)
 @register_auto_model("Qwen3VLForConditionalGeneration")
-@register_input_processor(Qwen3VLInputProcessorBase, model_type="qwen3_vl")
+@register_input_processor(
+    Qwen3VLInputProcessorBase,
+    model_type="qwen3_vl",
+    placeholder_metadata=MultimodalPlaceholderMetadata(),
+)
 class Qwen3VLModel(Qwen3VLModelBase):
     def __init__(self, model_config: Any, *args: Any, **kwargs: Any) -> None:
         kwargs["vision_model_class"] = Qwen3VisionModel

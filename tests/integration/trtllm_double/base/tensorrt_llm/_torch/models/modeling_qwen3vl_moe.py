@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tensorrt_llm.inputs import register_input_processor
+from tensorrt_llm.inputs import MultimodalPlaceholderMetadata, register_input_processor
 
 from .modeling_qwen3vl import (
     Qwen3VisionModel,
@@ -25,7 +25,11 @@ class Qwen3MoeVLInputProcessorBase(Qwen3VLInputProcessorBase):
 
 @register_vision_encoder(Qwen3VisionModelBase, vlm_base_model=Qwen3VisionModel)
 @register_auto_model("Qwen3VLMoeForConditionalGeneration")
-@register_input_processor(Qwen3MoeVLInputProcessorBase, model_type="qwen3_vl_moe")
+@register_input_processor(
+    Qwen3MoeVLInputProcessorBase,
+    model_type="qwen3_vl_moe",
+    placeholder_metadata=MultimodalPlaceholderMetadata(),
+)
 class Qwen3MoeVLModel(Qwen3VLModelBase):
     def __init__(self, model_config: Any, *args: Any, **kwargs: Any) -> None:
         kwargs["vision_model_class"] = Qwen3VisionModel
