@@ -157,6 +157,48 @@ from ._double_multimodal import (
             '            "max_num_tokens": encoder_max_num_tokens,\n'
             "        }",
         ),
+        # Item scheduling is a capability of the model, and cannot be switched off.
+        Edit(
+            _ARGS,
+            """    encoder_scheduling_policy: MultimodalEncoderSchedulingPolicy = Field(
+        default=MultimodalEncoderSchedulingPolicy.DEFAULT, status="prototype"
+    )
+""",
+            "    enable_eager_encoder_scheduling: bool = "
+            'Field(default=False, status="prototype")\n',
+        ),
+        Edit(
+            "_torch/pyexecutor/_double_multimodal.py",
+            "    policy = llm_args.multimodal_config.encoder_scheduling_policy\n",
+            "",
+        ),
+        Edit(
+            "_torch/pyexecutor/_double_multimodal.py",
+            "        and policy != MultimodalEncoderSchedulingPolicy.DISABLED\n",
+            "",
+        ),
+        Edit(
+            "_torch/pyexecutor/_double_multimodal.py",
+            "    eager = config.encoder_scheduling_policy == "
+            "MultimodalEncoderSchedulingPolicy.EAGER\n",
+            "    eager = config.enable_eager_encoder_scheduling\n",
+        ),
+        Edit(
+            "_torch/models/modeling_multimodal_mixin.py",
+            "    build_multimodal_encoder_input = "
+            "MultimodalEncoderMixin.build_multimodal_encoder_input\n",
+            """    def build_multimodal_encoder_input(
+        self, param: MultimodalParams, item_indices: Sequence[int]
+    ) -> MultimodalParams:
+        return MultimodalEncoderMixin.build_multimodal_encoder_input(self, param, item_indices)
+
+""",
+        ),
+        Edit(
+            _ENCODER,
+            "param, [metadata.item_refs[i][1] for i in indices], modality=modality\n",
+            "param, [metadata.item_refs[i][1] for i in indices]\n",
+        ),
         Edit(_ENCODER, _OLD_SIGNATURE, _ITEMS_SIGNATURE),
         Edit("_torch/models/modeling_qwen3vl.py", _OLD_SIGNATURE, _ITEMS_SIGNATURE),
         Edit("_torch/models/modeling_glm5_next_vision.py", _OLD_SIGNATURE, _ITEMS_SIGNATURE),

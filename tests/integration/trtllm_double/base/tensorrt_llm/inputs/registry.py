@@ -140,7 +140,7 @@ def create_input_processor(
     model_path_or_dir: str,
     tokenizer: Any,
     checkpoint_format: str | None = "HF",
-    trust_remote_code: bool = False,
+    trust_remote_code: bool = True,
     **kwargs: Any,
 ) -> Any:
     """The processor registered for exactly the class that the architecture resolves to."""

@@ -23,6 +23,7 @@ from .interface import (
 class TrtllmAttentionMetadata(AttentionMetadata):
     workspace: torch.Tensor | None = None
     host_request_types: torch.Tensor | None = field(init=False, default=None)
+    _prepared: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -35,6 +36,7 @@ class TrtllmAttentionMetadata(AttentionMetadata):
                 f"{self.num_seqs} sequences exceed max_num_requests={self.max_num_requests}"
             )
         self.host_request_types[: self.num_seqs].fill_(0)
+        self._prepared = self.num_seqs
 
     def prepare(self) -> None:
         self._check()
@@ -49,6 +51,7 @@ class TrtllmAttentionMetadata(AttentionMetadata):
         self._num_contexts = padded_batch_size
         self._num_generations = 0
         self.host_request_types[:padded_batch_size].fill_(0)
+        self._prepared = padded_batch_size
 
 
 class TrtllmAttention(AttentionBackend[TrtllmAttentionMetadata]):
@@ -70,8 +73,8 @@ class TrtllmAttention(AttentionBackend[TrtllmAttentionMetadata]):
         args = merge_attention_forward_args(forward_args, kwargs)
         if metadata.max_seq_len is None:
             raise RuntimeError("set metadata.max_seq_len before the forward")
-        if int(metadata.host_request_types[: metadata.num_seqs].sum()):
-            raise RuntimeError("metadata was not prepared: request types are not context")
+        if metadata._prepared < metadata.num_seqs:
+            raise RuntimeError("metadata was not prepared for this many sequences")
         # The workspace of a process grows and never shrinks.
         need = q.shape[0] * 16
         if _double.DEVICE.type == "cpu" and (
