@@ -145,7 +145,7 @@ def _inspect(value: Any, kind: str) -> Parameters | None:
         return _fields(value)
     if kind != "function":
         return None
-    function = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
+    function: Any = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
     function = function.fget if isinstance(function, property) else function
     try:
         signature = inspect.signature(inspect.unwrap(function))
@@ -197,6 +197,7 @@ def _render(parameters: Parameters | None) -> str:
         if kind == "keyword_only" and not star:
             star = True
             parts.append("*")
+        star = star or kind == "var_positional"
         text = marks.get(kind, "") + name
         parts.append(text if default is None else f"{text}={default}")
     return f"({', '.join(parts)})"
