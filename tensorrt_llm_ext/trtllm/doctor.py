@@ -12,6 +12,7 @@ from .arrival import DISABLE, disabled, installed, module_dir, register_now
 from .attention import OURS
 from .attention import VARIABLE as ATTENTION_VARIABLE
 from .config import VARIABLE, entry_fields
+from .contract import check_contract, problems
 from .probe import find
 
 
@@ -92,6 +93,7 @@ def diagnose() -> Diagnosis:
             for finding in registration.findings
         },
         carried=entry_fields(),
+        contract=problems(check_contract()),
         refusal=registration.refusal,
         **common,
     )
