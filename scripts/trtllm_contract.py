@@ -104,7 +104,6 @@ NAMES: tuple[Name, ...] = (
         f"{MODELS}.modeling_multimodal_mixin",
         "function",
         "MultimodalModelMixin.encode_multimodal_inputs",
-        "MultimodalModelMixin.build_multimodal_encoder_input",
         "MultimodalModelMixin.encoder_cache_active",
     ),
     *_names(
@@ -151,7 +150,6 @@ NAMES: tuple[Name, ...] = (
         f"{MODELS}.modeling_qwen3vl",
         "function",
         "Qwen3VisionModel.__init__",
-        "Qwen3VisionModel.setup_attn_metadata",
         "Qwen3VisionModel.forward",
         "Qwen3VisionModelBase.__init__",
         "Qwen3VisionModelBase.load_weights",

@@ -171,7 +171,9 @@ def take_over(
     Raises:
         CannotTakeOverError: Ours computes something else.
     """
-    theirs = getattr(owner, family.place)
+    theirs = getattr(owner, family.place, None)
+    if not isinstance(theirs, nn.Module):
+        raise CannotTakeOverError(f"{type(owner).__name__} has no encoder at .{family.place}")
     weight = next(iter(theirs.parameters()))
     build = partial(_build_radio, theirs) if family.host is RadioHost else partial(_build, config)
     # Upstream builds models under a dispatch mode that forbids to fill tensors. Modes are a

@@ -105,7 +105,7 @@ def drive(
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=540,  # a busy machine
     )
     output = done.stdout + done.stderr
     assert done.returncode == 0, output

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from trtllm_doubles import Edit, Outcome, builder, drive
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 BEFORE, AFTER, OLD = "before_20213", "after_20213", "pre_18524"
 NEWER, OLDER = "06048c6cee66", "002f3cc3d055"
@@ -260,7 +260,7 @@ def test_serve_and_an_external_model_in_spawned_workers(
         env=builder.double_environment(double, TRTLLM_DOUBLE_LOG=str(log), TRTLLM_EXT_DISABLE="1"),
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=540,
     )
     assert done.returncode == 0, done.stderr
     shown = next(json.loads(line) for line in done.stdout.splitlines() if '"serving"' in line)
