@@ -1,0 +1,398 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""The binding in the double of TensorRT-LLM, from the constructor to the end of the process groups.
+
+Not the real engine: what is shown here is that the calls of the interface, as it was read, lead to
+captures at the right place and to the same embeddings. One process a variant does everything that
+a fixture asks for; the tests look at the record.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from trtllm_doubles import Edit, Outcome, Run, builder, drive
+
+pytestmark = pytest.mark.slow
+
+BEFORE, AFTER, OLD = "before_20213", "after_20213", "pre_18524"
+VARIANTS = (BEFORE, AFTER, OLD)
+FAMILIES = ("qwen3_vl", "qwen3_vl_moe", "glm5_next", "nemotron_h_omni")
+KEYS = {"nemotron_h_omni": "vision"}
+"""What upstream's model calls its encoder, where it is not ``image``."""
+BUCKETS = [[96, 4], [256, 4]]
+OURS = ("tensorrt_llm_ext",)
+DIAGNOSIS = "load('tensorrt_llm_ext.trtllm.doctor').diagnose().{}"
+
+Outcomes = Callable[[str], Outcome]
+Checkpoint = Callable[[str], Path]
+
+
+def graphs(family: str, **entry: Any) -> dict[str, Any]:
+    key = KEYS.get(family, "image")
+    return {"multimodal_config": {"encoder_cuda_graph": {key: entry or {"buckets": BUCKETS}}}}
+
+
+def plan(models: dict[str, str], variant: str) -> dict[str, dict[str, Any]]:
+    """What the process of a variant does, one after the other."""
+    qwen = {"model": models["qwen3_vl"], "llm": graphs("qwen3_vl")}
+    draft = {"decoding_type": "Draft_Target", "speculative_model": models["qwen3_vl"]}
+    automatic = graphs("qwen3_vl", max_batch_size=4, prune_slower_than_eager=False)
+    runs: dict[str, dict[str, Any]] = {
+        **{f: {"model": models[f], "llm": graphs(f), "times": 2} for f in FAMILIES},
+        **{f"{f}, eager": {"model": models[f]} for f in FAMILIES},
+        "draft": {**qwen, "llm": {**qwen["llm"], "speculative_config": draft}},
+        "by ours": {**qwen, "via": "ours", "llm": automatic},
+        "workers": {**qwen, "via": "ours", "llm": {**automatic, "tensor_parallel_size": 2}},
+        "unknown": {**qwen, "via": "ours", "llm": graphs("qwen3_vl")},
+        "trtllm attention": {**qwen, "env": {"TRTLLM_EXT_VISION_ATTENTION": "TRTLLM"}},
+        "flashinfer attention": {**qwen, "env": {"TRTLLM_EXT_VISION_ATTENTION": "FLASHINFER"}},
+    }
+    runs["workers"]["spawn"] = True
+    runs["unknown"]["llm"] = {
+        "multimodal_config": {"encoder_cuda_graph": {"audio": {"buckets": BUCKETS}}}
+    }
+    if variant != OLD:  # cannot be switched off there
+        config = {**qwen["llm"]["multimodal_config"], "encoder_scheduling_policy": "DISABLED"}
+        runs["unscheduled"] = {**qwen, "llm": {"multimodal_config": config}}
+    return runs
+
+
+@pytest.fixture(scope="module")
+def models(family_checkpoint: Checkpoint) -> dict[str, str]:
+    return {family: str(family_checkpoint(family)) for family in FAMILIES}
+
+
+@pytest.fixture(scope="module")
+def outcome(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
+    """(variant) -> what a process with it and with the binding did, once a variant."""
+    done: dict[str, Outcome] = {}
+
+    def of(variant: str) -> Outcome:
+        if variant not in done:
+            root = tmp_path_factory.mktemp(variant)
+            double = builder.build_double(root / "double", variant)
+            values = {name: DIAGNOSIS.format(name) for name in ("healthy", "hook", "contract")}
+            done[variant] = drive(
+                double, root / "out", plan(models, variant), values, OURS, spy=True
+            )
+        return done[variant]
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def upstream(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """The same requests without the binding: the double's own towers, eagerly."""
+    root = tmp_path_factory.mktemp("upstream")
+    double = builder.build_double(root / "double", BEFORE)
+    runs = {family: {"model": models[family]} for family in FAMILIES}
+    return drive(double, root / "out", runs, TRTLLM_EXT_DISABLE="1")
+
+
+def theirs(run: Run) -> list[str]:
+    """What upstream's own towers did."""
+    return [name for name in run.names if name in UPSTREAMS]
+
+
+UPSTREAMS = {"upstream_eager", "upstream_capture", "upstream_replay", "upstream_tower_loaded"}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_captures_before_sizing_and_is_gone_before_the_process_groups(
+    outcome: Outcomes, variant: str, family: str
+) -> None:
+    run = outcome(variant).runs[family]
+    assert run.error == ""
+    assert run.in_order(
+        "engine_init",
+        "load_weights_begin",
+        "our_weights",
+        "load_weights_end",
+        "setup_attn_metadata",
+        "our_capture",
+        "model_capacity",
+        "kv_sized",
+        "mid_init_release",
+        "executor_ready",
+        "llm_ready",
+        "our_replay",
+        "our_release",
+        "process_groups_down",
+        "llm_down",
+    )
+    assert len(run.of("our_capture")) == len(run.of("our_release")) == 1
+    assert run.one("our_capture")["budget"] == 256  # not what the scheduler makes of it
+    assert theirs(run) == []
+    assert run.of("setup_cuda_graphs") == []
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_embeddings_are_those_of_upstream(
+    outcome: Outcomes, upstream: Outcome, variant: str, family: str
+) -> None:
+    expected = upstream.runs[family]
+    assert expected.error == ""
+    assert "upstream_eager" in theirs(expected)
+    for name in (family, f"{family}, eager"):
+        run = outcome(variant).runs[name]
+        torch.testing.assert_close(run.embeddings, expected.embeddings, rtol=1e-4, atol=1e-5)
+    eager = outcome(variant).runs[f"{family}, eager"]
+    assert eager.of("our_replay") == []
+    assert theirs(eager) == []
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_cache_gets_what_graphs_leave(outcome: Outcomes, variant: str, family: str) -> None:
+    runs = outcome(variant).runs
+    with_graphs, eager = runs[family].one("kv_sized"), runs[f"{family}, eager"].one("kv_sized")
+    assert with_graphs["used"] > eager["used"]
+    assert with_graphs["tokens"] < eager["tokens"]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_draft_model_gets_no_graphs(outcome: Outcomes, variant: str) -> None:
+    run = outcome(variant).runs["draft"]
+    assert run.error == ""
+    assert len(run.of("engine_ready")) == 2
+    assert len(run.of("our_capture")) == 1
+    assert run.in_order("our_capture", "engine_ready", "engine_init", "engine_ready", "kv_sized")
+    assert run.in_order("llm_ready", "our_replay", "our_release", "process_groups_down")
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_keys_that_upstream_does_not_have_are_carried(outcome: Outcomes, variant: str) -> None:
+    run = outcome(variant).runs["by ours"]
+    assert run.error == ""
+    (tower,) = run.reports["0"]
+    assert tower["status"] == "captured"
+    assert run.one("our_capture")["budget"] == 256
+    assert run.of("our_replay") != []
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_spawned_worker_captures_the_same(outcome: Outcomes, variant: str) -> None:
+    run, single = (outcome(variant).runs[name] for name in ("workers", "by ours"))
+    assert run.error == ""
+    assert sorted(run.reports) == ["0", "1"]
+    shapes = [
+        [(b["total_tokens"], b["num_contexts"]) for b in of[0]["buckets"]]
+        for of in run.reports.values()
+    ]
+    assert shapes[0] == shapes[1] != []
+    assert len({event["pid"] for event in run.of("model_capacity")}) == 2
+    assert theirs(run) == []
+    torch.testing.assert_close(run.embeddings, single.embeddings, rtol=1e-4, atol=1e-5)
+    assert run.tokens == single.tokens
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_an_encoder_that_the_model_does_not_have_is_refused(
+    outcome: Outcomes, variant: str
+) -> None:
+    run = outcome(variant).runs["unknown"]
+    assert "audio" in run.error
+    assert "kv_sized" not in run.names
+
+
+@pytest.mark.parametrize("variant", [BEFORE, AFTER])
+def test_without_item_scheduling_it_is_the_same(outcome: Outcomes, variant: str) -> None:
+    runs = outcome(variant).runs
+    assert runs["unscheduled"].error == ""
+    assert runs["unscheduled"].of("item_scheduler") == []
+    assert runs["unscheduled"].of("our_replay") != []
+    torch.testing.assert_close(
+        runs["unscheduled"].embeddings, runs["qwen3_vl"].embeddings, rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("backend", ["trtllm", "flashinfer"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_attention_of_upstream_inside_our_graphs(
+    outcome: Outcomes, variant: str, backend: str
+) -> None:
+    runs = outcome(variant).runs
+    run = runs[f"{backend} attention"]
+    assert run.error == ""
+    assert run.in_order("our_capture", "kv_sized", "our_replay")
+    torch.testing.assert_close(run.embeddings, runs["qwen3_vl"].embeddings, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_doctor(outcome: Outcomes, variant: str) -> None:
+    values = outcome(variant).values
+    assert values["healthy"] == "True"
+    hook = "setup: setup_mm_encoder_cuda_graphs" if variant == AFTER else "_init_model_capacity"
+    assert hook in values["hook"]
+    problems = eval(values["contract"])
+    assert [problem.split(":")[1] for problem in problems] == (
+        ["MultimodalEncoderCudaGraphConfig"] if variant == AFTER else []
+    )
+
+
+# -- the commands --------------------------------------------------------------------------
+
+
+def served(double: Path, folder: Path, *command: str) -> tuple[list[dict[str, Any]], str]:
+    log = folder / "log.jsonl"
+    done = subprocess.run(
+        command,
+        env=builder.double_environment(double, TRTLLM_DOUBLE_LOG=str(log)),
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [json.loads(line) for line in log.read_text("utf-8").splitlines()], done.stdout
+
+
+def test_both_commands_start_upstream_with_our_towers(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    double = builder.build_double(tmp_path / "double", BEFORE)
+    (options := tmp_path / "options.yaml").write_text(
+        "max_batch_size: 4\nmax_num_tokens: 512\nmultimodal_config:\n"
+        "  encoder_cuda_graph: {image: {buckets: [[256, 4]]}}\n",
+        "utf-8",
+    )
+    model_dir = str(Path(__file__).resolve().parents[2] / "tensorrt_llm_ext")
+    plain = [str(double / "bin" / "trtllm-serve"), str(tiny_checkpoint), "--config", str(options)]
+    (tmp_path / "a").mkdir()
+    events, _ = served(double, tmp_path / "a", *plain, "--custom_module_dirs", model_dir)
+    assert {event["event"] for event in events} & UPSTREAMS == set()
+
+    automatic = tmp_path / "automatic.yaml"
+    automatic.write_text(
+        options.read_text("utf-8").replace("buckets: [[256, 4]]", "max_batch_size: 4")
+    )
+    program = [sys.executable, "-m", "tensorrt_llm_ext.cli", "serve", str(tiny_checkpoint)]
+    (tmp_path / "b").mkdir()
+    events, shown = served(double, tmp_path / "b", *program, "--config", str(automatic))
+    assert {event["event"] for event in events} & UPSTREAMS == set()
+    assert '"serving"' in shown
+
+
+# -- another upstream ----------------------------------------------------------------------
+
+ENGINE = "_torch/pyexecutor/model_engine.py"
+MIXIN = "_torch/models/modeling_multimodal_encoder.py"
+MULTIMODAL = "_torch/pyexecutor/engine/multimodal.py"
+UTILS = "_torch/models/modeling_utils.py"
+QWEN = "_torch/models/modeling_qwen3vl.py"
+MOVED = (Edit(ENGINE, "_init_model_capacity", "_size_the_model"),)
+CHANGED = (
+    Edit(
+        ENGINE,
+        "def _init_model_capacity(self) -> None:",
+        "def _init_model_capacity(self, again: bool = False) -> None:",
+    ),
+)
+
+
+@pytest.fixture
+def mutated(models: dict[str, str], tmp_path: Path) -> Callable[..., Outcome]:
+    """(edits) -> what the binding made of a version with them."""
+
+    def of(*edits: Edit, variant: str = BEFORE, **runs: dict[str, Any]) -> Outcome:
+        double = builder.build_double(tmp_path / "double", variant, edits)
+        values = {name: DIAGNOSIS.format(name) for name in ("healthy", "hook", "refusal")}
+        return drive(double, tmp_path / "out", runs, values, OURS, spy=True)
+
+    return of
+
+
+@pytest.mark.parametrize("edits", [MOVED, CHANGED], ids=["moved", "changed"])
+def test_without_the_hook_towers_capture_at_the_last_call(
+    mutated: Callable[..., Outcome], models: dict[str, str], edits: tuple[Edit, ...]
+) -> None:
+    qwen = {"model": models["qwen3_vl"], "llm": graphs("qwen3_vl")}
+    done = mutated(*edits, qwen=qwen)
+    assert done.values["hook"].startswith("'towers: set_attn_max_seq_len; ")
+    assert "_init_model_capacity" in done.values["hook"]
+    run = done.runs["qwen"]
+    assert run.error == ""
+    assert run.in_order("setup_attn_metadata", "our_capture", "kv_sized", "our_replay")
+    assert run.in_order("our_release", "process_groups_down")
+    assert theirs(run) == []
+
+
+NO_PLACE = (
+    *MOVED,
+    *(Edit(f, "set_attn_max_seq_len", "set_longest") for f in (MIXIN, MULTIMODAL, QWEN)),
+)
+OTHER_ARGUMENTS = (
+    Edit(
+        UTILS,
+        "def register_auto_model(name: str)",
+        "def register_auto_model(name: str, replace: bool = True)",
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("edits", "reason"),
+    [
+        (NO_PLACE, "no place to capture"),
+        (OTHER_ARGUMENTS, "register_auto_model takes other arguments"),
+    ],
+    ids=["no place", "arguments"],
+)
+def test_where_it_cannot_work_upstream_stays_as_it_is(
+    mutated: Callable[..., Outcome], models: dict[str, str], edits: tuple[Edit, ...], reason: str
+) -> None:
+    qwen = {"model": models["qwen3_vl"]}
+    ours = {**qwen, "via": "ours", "llm": graphs("qwen3_vl", max_batch_size=2)}
+    done = mutated(*edits, qwen=qwen, ours=ours)
+    assert done.values["healthy"] == "False"
+    assert reason in done.values["refusal"]
+    assert done.runs["qwen"].error == ""
+    assert "upstream_eager" in theirs(done.runs["qwen"])
+    assert done.runs["qwen"].of("our_weights") == []
+    assert "backend 'tensorrt_llm' is not available here" in done.runs["ours"].error
+    assert reason in done.runs["ours"].error
+
+
+def test_after_the_pull_request_a_set_up_without_a_model_is_refused(
+    mutated: Callable[..., Outcome],
+) -> None:
+    edits = (
+        Edit(MULTIMODAL, "    model: nn.Module, multimodal_config", "    llm, multimodal_config"),
+        Edit(MULTIMODAL, "{})\n    encoders = [m", "{})\n    model = llm\n    encoders = [m"),
+    )
+    done = mutated(*edits, variant=AFTER)
+    assert "has no parameter 'model'" in done.values["refusal"]
+    assert done.values["healthy"] == "False"
+
+
+def test_an_encoder_at_another_place_stays_with_a_warning(
+    mutated: Callable[..., Outcome], models: dict[str, str]
+) -> None:
+    qwen = {"model": models["qwen3_vl"]}
+    done = mutated(Edit(QWEN, "self.visual", "self.vision_tower"), qwen=qwen)
+    run = done.runs["qwen"]
+    assert run.error == ""
+    assert "upstream_eager" in theirs(run)
+    assert "upstream's encoder stays" in done.output
+
+
+def test_an_unknown_argument_of_the_metadata_is_named(
+    mutated: Callable[..., Outcome], models: dict[str, str]
+) -> None:
+    edit = Edit(
+        MULTIMODAL,
+        'setup_kwargs: dict[str, Any] = {"max_num_tokens": encoder_max_num_tokens}',
+        'setup_kwargs: dict[str, Any] = {"max_num_tokens": encoder_max_num_tokens, "pages": 1}',
+    )
+    run = mutated(edit, qwen={"model": models["qwen3_vl"]}).runs["qwen"]
+    assert "TypeError: setup_attn_metadata was called with [] and" in run.error
+    assert "see trtllm-ext doctor" in run.error
