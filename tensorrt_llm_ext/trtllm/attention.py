@@ -11,6 +11,7 @@ the backend bakes into a capture, the longest segment, is the bucket's bound.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -137,9 +138,12 @@ class UpstreamAttention:
         parts: tuple[torch.Tensor | None, ...] = tuple(x.flatten(1) for x in (q, k, v))
         if self.attention.support_fused_qkv():
             parts = (torch.cat([x.flatten(1) for x in (q, k, v)], dim=1), None, None)
-        attended = self.attention.forward(
-            *parts, metadata.upstream, attention_mask=self.full_mask
-        ).view(q.shape)
+        # A process-wide flag of upstream's, left on by a compiled decoder, would choose other ops.
+        compiling = find("tensorrt_llm._torch.utils:torch_compiling")
+        with compiling(False) if compiling else contextlib.nullcontext():
+            attended = self.attention.forward(
+                *parts, metadata.upstream, attention_mask=self.full_mask
+            ).view(q.shape)
         return attended if out is None else out.copy_(attended)
 
 

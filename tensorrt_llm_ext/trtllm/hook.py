@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -138,16 +139,22 @@ def _around_setup(original: Callable[..., Any]) -> Callable[..., Any]:
     return capture_instead
 
 
-def capture_at_last_call(tower: HostTower, anchor: nn.Module) -> None:
+def capture_at_last_call(
+    tower_ref: weakref.ref[HostTower], anchor_ref: weakref.ref[nn.Module]
+) -> None:
     """What a tower does in the third kind of hook.
 
     Args:
-        tower: Ours, the model's only one.
-        anchor: The module of upstream's that holds it.
+        tower_ref: Ours, the model's only one. It keeps this call: a strong reference would keep
+            the model, and with it the graphs.
+        anchor_ref: The module of upstream's that holds it.
 
     Raises:
         ValueError: An entry needs the configured budget, and nothing here knows it.
     """
+    tower, anchor = tower_ref(), anchor_ref()
+    if tower is None or anchor is None:
+        return
     settings = settings_of(multimodal_config=tower.multimodal_config)
     for modality, entry in settings.graphs.items():
         if settings.max_num_tokens is None and entry.max_batch_size and not entry.max_num_tokens:

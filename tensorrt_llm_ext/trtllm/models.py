@@ -10,6 +10,7 @@ a model up, which registers there what is registered here.
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -186,7 +187,7 @@ def take_over(
     host.multimodal_config = getattr(model_config, "multimodal_config", None)
     host.mapping = getattr(model_config, "mapping", None)
     if hook.kind == "towers":
-        host.at_last_call = partial(capture_at_last_call, host, owner)
+        host.at_last_call = partial(capture_at_last_call, weakref.ref(host), weakref.ref(owner))
     setattr(owner, family.place, host.eval())
     if family.takes_all_weights:
         owner.load_weights = host.load_weights  # type: ignore[assignment]

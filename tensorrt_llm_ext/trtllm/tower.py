@@ -140,6 +140,7 @@ class HostTower(nn.Module):
         capacity = named.get("attention_metadata_capacity")
         if not capacity or "attention" not in capacity:
             capacity = self.get_encoder_attention_metadata_capacity(tokens)
+        self.tower.to(self.device)  # what is no parameter may have stayed behind
         backend = chosen_backend()
         if backend != OURS and self.tower.foreign_attention is None:
             vit = self.tower.blocks.config

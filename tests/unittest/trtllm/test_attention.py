@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -70,6 +72,7 @@ class Moving(Metadata):
 
 class Attention:
     fused = False
+    compiling = True
 
     @classmethod
     def support_fused_qkv(cls) -> bool:
@@ -77,6 +80,7 @@ class Attention:
 
     def forward(self, q: Any, k: Any, v: Any, metadata: Any, *, attention_mask: Any) -> Any:
         assert attention_mask == "full"
+        assert not Attention.compiling
         if self.fused:
             assert k is None
             assert v is None
@@ -96,6 +100,14 @@ class Fused(Attention):
     fused = True
 
 
+@contextlib.contextmanager
+def compiling(value: bool) -> Iterator[None]:
+    """A decoder that is compiled has left this flag on."""
+    Attention.compiling, before = value, Attention.compiling
+    yield
+    Attention.compiling = before
+
+
 def with_backend(
     monkeypatch: pytest.MonkeyPatch, backend: str, kind: type, metadata: type[Metadata]
 ) -> Any:
@@ -103,6 +115,7 @@ def with_backend(
         "create_attention": lambda name, layer, heads, dim, num_kv_heads: kind(),
         "get_attention_backend": lambda name: SimpleNamespace(Metadata=metadata),
         "PredefinedAttentionMask.FULL": "full",
+        "torch_compiling": compiling,
     }
     monkeypatch.setattr(attention, "find", lambda *paths: names[paths[0].partition(":")[2]])
     monkeypatch.setenv(VARIABLE, backend)

@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -176,7 +178,7 @@ def test_tower_captures_at_the_last_call(upstream: Upstream) -> None:
     upstream(engine=None)
     host = host_tower()
     anchor = nn.Sequential(host)
-    host.at_last_call = lambda: hook.capture_at_last_call(host, anchor)
+    host.at_last_call = partial(hook.capture_at_last_call, weakref.ref(host), weakref.ref(anchor))
     entry: dict[str, Any] = {"max_batch_size": 1}
     host.multimodal_config = SimpleNamespace(encoder_cuda_graph={"image": entry})
     with pytest.raises(ValueError, match="set max_num_tokens beside it, use buckets"):
@@ -186,3 +188,7 @@ def test_tower_captures_at_the_last_call(upstream: Upstream) -> None:
     assert host.has_graphs
     host.set_attn_max_seq_len(64)  # twice changes nothing
     assert host.max_seq_len == 64
+    del anchor
+    assert not host.has_graphs  # at once: nothing keeps the model
+    host.set_attn_max_seq_len(64)
+    assert not host.has_graphs

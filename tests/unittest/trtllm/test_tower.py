@@ -231,6 +231,22 @@ def test_take_over(device: str) -> None:
     assert host.at_last_call is None
 
 
+def test_take_over_where_the_towers_are_the_hook() -> None:
+    owner = wrapper(torch.float32, "cpu")
+    hook: Any = SimpleNamespace(kind="towers")
+    host = take_over(owner, QWEN, FAMILIES[0], UpstreamMixin, hook, SimpleNamespace())
+    tower_ref, anchor_ref = host.at_last_call.args  # type: ignore[union-attr]
+    assert (tower_ref(), anchor_ref()) == (host, owner)
+
+
+def test_constants_follow_the_weights() -> None:
+    host = host_tower()
+    moved: list[Any] = []
+    host.tower.to = lambda device: moved.append(device)
+    host.setup_attn_metadata(max_num_tokens=8)
+    assert moved == [host.device]
+
+
 def test_take_over_under_a_mode_that_forbids_fills() -> None:
     """Upstream builds models under such a mode; ours are built outside of it."""
     from torch.utils._python_dispatch import TorchDispatchMode
