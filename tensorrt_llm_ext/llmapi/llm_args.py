@@ -20,6 +20,7 @@ from tensorrt_llm_ext.llmapi.base import (
     Str,
     config_error,
 )
+from tensorrt_llm_ext.llmapi.media_limits import MediaLimits
 from tensorrt_llm_ext.llmapi.mm_config import MODALITY_ALIASES, MultimodalConfig
 from tensorrt_llm_ext.llmapi.upstream_fields import UpstreamKeysModel, upstream_fields
 
@@ -80,8 +81,8 @@ class KvCacheConfig(_UpstreamKvCacheKeys):
     )
 
 
-class ServeConfig(_UpstreamLlmKeys):
-    """What a serve YAML file may hold: the arguments of `LLM`, where `model` may come later.
+class _EngineArgs(_UpstreamLlmKeys):
+    """What `LLM` and a server have in common.
 
     Wherever a field counts encoder tokens, these are rows of the encoder's input sequence
     (patches) before the merger reduces them.
@@ -229,7 +230,21 @@ class ServeConfig(_UpstreamLlmKeys):
         return "encoder_max_num_tokens" if self.encoder_max_num_tokens else "max_num_tokens"
 
 
-class LlmArgs(ServeConfig):
+class ServeConfig(_EngineArgs):
+    """What a serve YAML file may hold: the arguments of `LLM`, where `model` may come later.
+
+    What `LLM` does not take is the server's own.
+    """
+
+    media_limits: MediaLimits = Field(
+        default_factory=MediaLimits,
+        description="What the server takes of media, and from where. Remote and local media are "
+        "off by default.",
+        status="prototype",
+    )
+
+
+class LlmArgs(_EngineArgs):
     """Arguments of `LLM`. Names, meanings and defaults are upstream's; see `ServeConfig`."""
 
     model: LocalPath = Field(

@@ -21,15 +21,21 @@ from tensorrt_llm_ext.llmapi.base import NonNegativeInt as Count
 MOST_PIXELS = 80_000_000
 """Upper bound of any cap on pixels; Pillow warns from about 89 million."""
 
-_LABEL = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
+_LABEL = "[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
 # The last label starts with a letter: what ends in a number is an address in one of its many forms.
-_HOST = rf"(?=[^\s]{{1,253}}(?![^\s]))({_LABEL}\.)*[a-z]([a-z0-9-]{{0,61}}[a-z0-9])?"
-HOST_PATTERN = rf"^{_HOST}(?![\s\S])"
+HOST_PATTERN = rf"^({_LABEL}\.)*[a-z]([a-z0-9-]{{0,61}}[a-z0-9])?(?![\s\S])"
 """A host name in lower case: no address, no port, no trailing dot, no wildcard."""
+
+MAX_HOST_LENGTH = 253
+
+
+def is_host_name(text: str) -> bool:
+    """Whether a text is a plain host name, in lower case."""
+    return len(text) <= MAX_HOST_LENGTH and re.search(HOST_PATTERN, text) is not None
 
 
 def _host_name(value: str) -> str:
-    if not re.search(HOST_PATTERN, value):
+    if not is_host_name(value):
         raise config_error(
             "host_name",
             "must be a host name in lower case, such as media.example.com: no address, scheme, "
@@ -41,7 +47,7 @@ def _host_name(value: str) -> str:
 HostName = Annotated[
     Str,
     AfterValidator(_host_name),
-    WithJsonSchema({"type": "string", "pattern": HOST_PATTERN}),
+    WithJsonSchema({"type": "string", "pattern": HOST_PATTERN, "maxLength": MAX_HOST_LENGTH}),
 ]
 Port = Annotated[PositiveInt, PydanticField(le=65535)]
 Pixels = Annotated[PositiveInt, PydanticField(le=MOST_PIXELS)]
