@@ -37,7 +37,7 @@ def decode_audio(
         MediaError: It is too long, of another format, or broken.
         TimeoutError: The time is over.
     """
-    with open_container(content, "audio", 1, clock) as (container, stream):
+    with open_container(content, "audio", 1, budget, clock) as (container, stream):
         rate, channels = stream.codec_context.sample_rate, stream.codec_context.channels
         if not 1 <= channels <= _MAX_CHANNELS or rate < 1:
             raise MediaError(f"the audio has {channels} channels; at most {_MAX_CHANNELS}")

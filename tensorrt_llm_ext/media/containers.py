@@ -13,8 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from .budget import Budget
 from .clock import Clock
 from .errors import MediaError
+from .mov import table_bytes
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -50,7 +52,7 @@ def _container_of(content: bytes, modality: str) -> str | None:
 
 @contextmanager
 def open_container(
-    content: bytes, modality: str, most_pixels: int, clock: Clock
+    content: bytes, modality: str, most_pixels: int, budget: Budget, clock: Clock
 ) -> Iterator[tuple[InputContainer, Any]]:
     """Open a file, and close it afterwards.
 
@@ -58,6 +60,7 @@ def open_container(
         content: The file.
         modality: ``"video"`` or ``"audio"``: what its stream is to hold.
         most_pixels: Pixels of a frame that its decoder may make room for.
+        budget: What its request may still take.
         clock: Time for opening it.
 
     Yields:
@@ -79,11 +82,14 @@ def open_container(
         raise MediaError(
             f"the {modality} is broken or of another format; allowed: {CONTAINERS[modality]}"
         )
+    if name == "mov":
+        budget.take_decoded(table_bytes(content))
     options = {
         "codec_whitelist": ",".join(_CODECS[modality]),
         "max_pixels": str(most_pixels),
         "max_streams": str(_MAX_STREAMS),
         "threads": "1",
+        "advanced_editlist": "0",  # or a few edits could multiply the table of frames
     }
     try:
         with av.open(

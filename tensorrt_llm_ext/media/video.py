@@ -36,7 +36,8 @@ def decode_video(
         MediaError: It is too large, too long, of another format, or broken.
         TimeoutError: The time is over.
     """
-    with open_container(content, "video", limits.max_video_pixels, clock) as (container, stream):
+    most = limits.max_video_pixels
+    with open_container(content, "video", most, budget, clock) as (container, stream):
         context = stream.codec_context
         _check_size(context.width, context.height, limits)
         seconds = announced_seconds(container, stream)
@@ -45,7 +46,6 @@ def decode_video(
         rate = float(stream.average_rate or 0) or limits.video_fps
         start, last = None, 0.0
         for index, frame in enumerate(_frames(container, stream, clock)):
-            _check_size(frame.width, frame.height, limits)
             time = last + 1 / rate if frame.time is None else float(frame.time)
             start = time if start is None else start
             last = max(last, time)
