@@ -81,8 +81,10 @@ class KvCacheConfig(_UpstreamKvCacheKeys):
     )
 
 
-class _EngineArgs(_UpstreamLlmKeys):
-    """What `LLM` and a server have in common.
+class ServeConfig(_UpstreamLlmKeys):
+    """What a serve YAML file may hold: the arguments of `LLM`, where `model` may come later.
+
+    `media_limits` is the server's own; `LLM` takes media that are decoded already.
 
     Wherever a field counts encoder tokens, these are rows of the encoder's input sequence
     (patches) before the merger reduces them.
@@ -162,6 +164,12 @@ class _EngineArgs(_UpstreamLlmKeys):
         description="How the encoders run; null is the same as leaving it out.",
         status="prototype",
     )
+    media_limits: MediaLimits = Field(
+        default_factory=MediaLimits,
+        description="What the server takes of media, and from where. Remote and local media are "
+        "off by default.",
+        status="prototype",
+    )
 
     _notices: list[str] = PrivateAttr(default_factory=list)
 
@@ -230,21 +238,7 @@ class _EngineArgs(_UpstreamLlmKeys):
         return "encoder_max_num_tokens" if self.encoder_max_num_tokens else "max_num_tokens"
 
 
-class ServeConfig(_EngineArgs):
-    """What a serve YAML file may hold: the arguments of `LLM`, where `model` may come later.
-
-    What `LLM` does not take is the server's own.
-    """
-
-    media_limits: MediaLimits = Field(
-        default_factory=MediaLimits,
-        description="What the server takes of media, and from where. Remote and local media are "
-        "off by default.",
-        status="prototype",
-    )
-
-
-class LlmArgs(_EngineArgs):
+class LlmArgs(ServeConfig):
     """Arguments of `LLM`. Names, meanings and defaults are upstream's; see `ServeConfig`."""
 
     model: LocalPath = Field(

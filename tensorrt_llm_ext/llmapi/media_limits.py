@@ -6,20 +6,20 @@ import re
 from typing import Annotated
 
 from pydantic import AfterValidator, WithJsonSchema
-from pydantic import Field as PydanticField
 
 from tensorrt_llm_ext.llmapi.base import (
     Field,
     MemorySize,
+    NonNegativeInt,
+    PixelCount,
+    Port,
+    Positive,
     PositiveInt,
+    RedirectCount,
     Str,
     StrictBaseModel,
     config_error,
 )
-from tensorrt_llm_ext.llmapi.base import NonNegativeInt as Count
-
-MOST_PIXELS = 80_000_000
-"""Upper bound of any cap on pixels; Pillow warns from about 89 million."""
 
 _LABEL = "[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
 # The last label starts with a letter: what ends in a number is an address in one of its many forms.
@@ -49,10 +49,6 @@ HostName = Annotated[
     AfterValidator(_host_name),
     WithJsonSchema({"type": "string", "pattern": HOST_PATTERN, "maxLength": MAX_HOST_LENGTH}),
 ]
-Port = Annotated[PositiveInt, PydanticField(le=65535)]
-Pixels = Annotated[PositiveInt, PydanticField(le=MOST_PIXELS)]
-Seconds = Annotated[float, PydanticField(strict=True, gt=0, le=86400, allow_inf_nan=False)]
-Redirects = Annotated[Count, PydanticField(le=20)]
 
 
 class MediaLimits(StrictBaseModel):
@@ -75,9 +71,15 @@ class MediaLimits(StrictBaseModel):
         "path; symbolic links may not lead out of it. Unset: no file is read.",
         status="prototype",
     )
-    max_images: Count = Field(32, description="Most pictures in one request.", status="prototype")
-    max_videos: Count = Field(4, description="Most videos in one request.", status="prototype")
-    max_audios: Count = Field(8, description="Most sound clips in one request.", status="prototype")
+    max_images: NonNegativeInt = Field(
+        32, description="Most pictures in one request.", status="prototype"
+    )
+    max_videos: NonNegativeInt = Field(
+        4, description="Most videos in one request.", status="prototype"
+    )
+    max_audios: NonNegativeInt = Field(
+        8, description="Most sound clips in one request.", status="prototype"
+    )
     max_part_bytes: MemorySize = Field(
         64 * 2**20,
         description="Most bytes of one picture, video or clip as a file, wherever it comes from.",
@@ -94,15 +96,15 @@ class MediaLimits(StrictBaseModel):
         "pixel, four bytes a sample.",
         status="prototype",
     )
-    max_image_pixels: Pixels = Field(
+    max_image_pixels: PixelCount = Field(
         64_000_000,
         description="Most pixels of a picture, known from its header before it is decoded.",
         status="prototype",
     )
-    max_video_pixels: Pixels = Field(
+    max_video_pixels: PixelCount = Field(
         4096 * 2160, description="Most pixels of a video frame.", status="prototype"
     )
-    max_video_seconds: Seconds = Field(
+    max_video_seconds: Positive = Field(
         600.0, description="Longest video, in seconds.", status="prototype"
     )
     max_video_source_frames: PositiveInt = Field(
@@ -116,27 +118,27 @@ class MediaLimits(StrictBaseModel):
         "An image sequence (data:video/jpeg) keeps all its frames and must not have more.",
         status="prototype",
     )
-    video_fps: Seconds = Field(
+    video_fps: Positive = Field(
         2.0,
         description="Frames that are kept of each second of a video, as far as it has as many.",
         status="prototype",
     )
-    max_audio_seconds: Seconds = Field(
+    max_audio_seconds: Positive = Field(
         600.0, description="Longest sound clip, in seconds.", status="prototype"
     )
-    fetch_timeout: Seconds = Field(
+    fetch_timeout: Positive = Field(
         10.0,
         description="Seconds that fetching one URL may take in all: name look-up, connections, "
         "redirects and the last byte.",
         status="prototype",
     )
-    max_redirects: Redirects = Field(
+    max_redirects: RedirectCount = Field(
         3,
         description="Most redirects that a fetch follows; each target is checked like the first "
         "URL. 0: none.",
         status="prototype",
     )
-    decode_timeout: Seconds = Field(
+    decode_timeout: Positive = Field(
         60.0,
         description="Seconds that decoding one video or clip may take. A picture's time is bounded "
         "by its pixels.",
