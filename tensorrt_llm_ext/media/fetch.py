@@ -20,6 +20,8 @@ from .urls import MediaUrl, is_public, redirected
 
 _REDIRECTS = {301, 302, 303, 307, 308}
 _CHUNK = 64 * 1024
+_FRAMING = 2**20
+"""Bytes for headers and the marks between chunks."""
 _HEADERS = {
     "Accept": "*/*",
     "Accept-Encoding": "identity",  # or a small body could unpack to a huge one
@@ -101,7 +103,7 @@ class Fetcher:
             raise
         except TimeoutError:
             raise MediaError(f"fetching from {url.host!r} took too long", 408) from None
-        except (OSError, http.client.HTTPException):
+        except (OSError, http.client.HTTPException, ValueError):  # ValueError: a negative length
             raise MediaError(
                 f"fetching from {url.host!r} failed: no trusted connection, or no proper answer"
             ) from None
@@ -112,7 +114,7 @@ class Fetcher:
         connection = http.client.HTTPConnection(url.host, url.port)
         with self._socket(url, clock) as sock:
             # Only what HTTPConnection uses of a socket, with the time left on every operation.
-            connection.sock = _TimedSocket(sock, clock)
+            connection.sock = _BoundedSocket(sock, clock, 2 * most + _FRAMING)
             connection.putrequest("GET", url.target, skip_host=True, skip_accept_encoding=True)
             for name, value in {"Host": url.host_header, **_HEADERS}.items():
                 connection.putheader(name, value)
@@ -150,11 +152,15 @@ class Fetcher:
         return addresses
 
 
-class _TimedSocket:
-    """A socket whose operations all together end in time."""
+class _BoundedSocket:
+    """A socket whose operations all together end in time, and that receives so much at most.
 
-    def __init__(self, sock: socket.socket, clock: Clock) -> None:
-        self._sock, self._clock = sock, clock
+    What reads from it need not be trusted to stop: `http.client` takes a chunk of length -1 for
+    everything that will ever come.
+    """
+
+    def __init__(self, sock: socket.socket, clock: Clock, most: int) -> None:
+        self._sock, self._clock, self._most = sock, clock, most
 
     def sendall(self, data: Any) -> None:
         """Send all of it."""
@@ -163,22 +169,26 @@ class _TimedSocket:
 
     def makefile(self, mode: str) -> io.BufferedReader:
         """What is received, as a file."""
-        return io.BufferedReader(_TimedReader(self._sock, self._clock))
+        return io.BufferedReader(_BoundedReader(self._sock, self._clock, self._most))
 
     def close(self) -> None:
         """Leave closing to whoever opened it."""
 
 
-class _TimedReader(io.RawIOBase):
-    def __init__(self, sock: socket.socket, clock: Clock) -> None:
-        self._sock, self._clock = sock, clock
+class _BoundedReader(io.RawIOBase):
+    def __init__(self, sock: socket.socket, clock: Clock, most: int) -> None:
+        self._sock, self._clock, self._left = sock, clock, most
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
         self._sock.settimeout(self._clock.left())
-        return self._sock.recv_into(buffer)
+        count = self._sock.recv_into(buffer)
+        self._left -= count
+        if self._left < 0:
+            raise MediaError("the URL sends more bytes than a file may have", 413)
+        return count
 
 
 def _body(response: http.client.HTTPResponse, url: MediaUrl, most: int) -> bytes:

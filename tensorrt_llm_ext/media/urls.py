@@ -97,9 +97,14 @@ def redirected(url: MediaUrl, location: str, limits: MediaLimits) -> MediaUrl:
     Raises:
         MediaError: It is not followed.
     """
+    nowhere = MediaError("a redirect of the URL leads nowhere that is taken")
     if not location or not _CLEAN.fullmatch(location):
-        raise MediaError("a redirect of the URL leads nowhere that is taken")
-    target = parse_url(urljoin(str(url), location), limits)
+        raise nowhere
+    try:
+        absolute = urljoin(str(url), location)
+    except ValueError:  # brackets that do not match
+        raise nowhere from None
+    target = parse_url(absolute, limits)
     if (url.scheme, target.scheme) == ("https", "http"):
         raise MediaError("a redirect of the URL leads from https to http; that is not followed")
     return target
