@@ -90,7 +90,7 @@ def _open(content: bytes, formats: tuple[str, ...], most_pixels: int) -> Image.I
 def _check_pixels(size: tuple[int, int], most: int) -> None:
     width, height = size
     if width * height > most:
-        raise MediaError(f"a picture is {width}x{height} pixels; at most {most:,} are decoded")
+        raise MediaError(f"a picture is {width} by {height} pixels; at most {most:,} are decoded")
 
 
 def _webp_canvas(content: bytes) -> tuple[int, int]:

@@ -145,7 +145,9 @@ def _frames(container: Any, stream: Any, clock: Clock) -> Iterator[Any]:
 def _check_size(width: int, height: int, limits: MediaLimits) -> None:
     most = limits.max_video_pixels
     if width * height > most:
-        raise MediaError(f"a video frame is {width}x{height} pixels; at most {most:,} are decoded")
+        raise MediaError(
+            f"a video frame is {width} by {height} pixels; at most {most:,} are decoded"
+        )
 
 
 def _check_length(seconds: float, frames: int, limits: MediaLimits) -> None:
