@@ -109,8 +109,10 @@ def open_container(
     except (av.FFmpegError, ValueError, MemoryError) as error:
         if isinstance(error, MediaError):
             raise
+        large = f", or its frames have more than {most_pixels:,} pixels"
         raise MediaError(
             f"the {modality} cannot be decoded; the file is broken or cut off"
+            f"{large if modality == 'video' else ''}"
         ) from None
 
 

@@ -11,6 +11,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 from ..llmapi.media_limits import MediaLimits
@@ -74,7 +75,11 @@ class Fetcher:
     ) -> None:
         self._limits = limits
         self._resolve, self._connect = resolve, connect
-        self._tls = tls or ssl.create_default_context()
+        self._given_tls = tls
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        return self._given_tls or ssl.create_default_context()  # reads all certificates: slow
 
     def fetch(self, url: MediaUrl, most: int, deadline: float | None = None) -> bytes:
         """Fetch what a URL names; that the URL itself is taken was checked when it was parsed.

@@ -1,0 +1,146 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""Sound clips."""
+
+from __future__ import annotations
+
+import struct
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from media_files import clip, film
+
+from tensorrt_llm_ext.media import MediaDoor, MediaError, MediaLimits, MediaPart
+
+
+def opened(content: bytes, form: str | None = None, **limits: Any) -> tuple[np.ndarray, int]:
+    door = MediaDoor(MediaLimits(**limits))
+    part = MediaPart("audio", content, form)
+    door.check([part])
+    samples, rate = door.open(part)
+    assert samples.dtype == np.float32
+    return samples, rate
+
+
+def refused(content: bytes, match: str, status: int = 400, **limits: Any) -> None:
+    with pytest.raises(MediaError, match=match) as caught:
+        opened(content, **limits)
+    assert caught.value.status == status
+
+
+def wav_head(channels: int, rate: int) -> bytes:
+    """A WAV of four bytes of sound."""
+    body = struct.pack("<HHIIHH", 1, channels, rate, 2 * rate, 2, 16)
+    return b"RIFF\0\0\0\0WAVEfmt " + struct.pack("<I", 16) + body + b"data\x04\0\0\0abcd"
+
+
+@pytest.mark.parametrize(
+    ("form", "codec", "error"),
+    [
+        *(("wav", "pcm_s16le", 0), ("wav", "pcm_s24le", 0), ("wav", "pcm_s32le", 0)),
+        *(("wav", "pcm_f32le", 0), ("wav", "pcm_f64le", 0), ("wav", "pcm_u8", 1 / 128)),
+        ("flac", "flac", 0),
+    ],
+)
+@pytest.mark.parametrize("layout", ["mono", "stereo", "5.1"])
+def test_samples_are_those_of_the_file(form: str, codec: str, error: float, layout: str) -> None:
+    content, wanted = clip(form, codec, layout=layout)
+    samples, rate = opened(content)
+    assert rate == 16000
+    channels = {"mono": 1, "stereo": 2, "5.1": 6}[layout]
+    assert samples.shape == ((8000,) if channels == 1 else (8000, channels))
+    expected = wanted.astype(np.float32) / 32768
+    assert np.abs(samples.reshape(8000, channels) - expected[:, None]).max() <= error
+
+
+@pytest.mark.parametrize(
+    ("form", "codec", "rate"),
+    [("mp3", "libmp3lame", 16000), ("mp3", "libmp3lame", 44100), ("ogg", "libopus", 48000)],
+)
+def test_lossy_formats(form: str, codec: str, rate: int) -> None:
+    content, wanted = clip(form, codec, rate=rate)
+    samples, found = opened(content)
+    assert found == rate
+    assert abs(len(samples) - len(wanted)) < rate / 10
+    middle = slice(rate // 10, rate // 3)
+    error = samples[middle] - wanted[middle] / 32768
+    assert np.sqrt((error**2).mean()) < 0.05
+
+
+def test_the_content_decides_not_what_it_is_called() -> None:
+    content, _ = clip("flac", "flac")
+    assert opened(content, "wav")[1] == 16000
+    with pytest.raises(MediaError, match="'exe' is no audio here; allowed: wav, mp3, flac, ogg"):
+        opened(content, "exe")
+
+
+def test_case_33_seconds() -> None:
+    content, _ = clip(seconds=1.0)
+    opened(content, max_audio_seconds=1.0)
+    refused(content, "longer than 0.9 seconds", max_audio_seconds=0.9)
+
+
+def test_case_33_seconds_are_counted_again_while_decoding() -> None:
+    content, _ = clip("flac", "flac", seconds=1.0)
+    silent = bytearray(content)
+    silent[21] &= 0xF0  # of the number of samples, 36 bits, 0 is unknown
+    silent[22:26] = bytes(4)
+    assert len(opened(bytes(silent))[0]) == 16000
+    refused(bytes(silent), "longer than 0.9 seconds", max_audio_seconds=0.9)
+    refused(bytes(silent), "when decoded", max_decoded_bytes=4 * 15_999)
+    opened(bytes(silent), max_decoded_bytes=4 * 16_000)
+
+
+def test_case_33_memory_is_paid_for_before_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    content, _ = clip(layout="stereo")
+    opened(content, max_decoded_bytes=8000 * 2 * 4)
+    from tensorrt_llm_ext.media import audio
+
+    monkeypatch.setattr(audio, "_samples", None)  # nothing is decoded
+    refused(content, "when decoded", max_decoded_bytes=8000 * 2 * 4 - 1)
+
+
+def test_case_33_channels() -> None:
+    content, _ = clip(layout="hexadecagonal")
+    refused(content, "16 channels; at most 8")
+
+
+def test_case_33_time() -> None:
+    content, _ = clip(seconds=500.0)
+    part = MediaPart("audio", content)
+    start = time.monotonic()
+    with pytest.raises(MediaError, match="decoding the audio took too long") as caught:
+        MediaDoor(MediaLimits()).open(part, deadline=start + 0.02)
+    assert caught.value.status == 408
+    assert time.monotonic() - start < 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"RIFF", b"RIFF\0\0\0\0WAVE", b"ID3", b"\xff\xfb", b"fLaC", b"OggS", b"x" * 500),
+        *(clip("adts", "aac")[0], clip("aiff", "pcm_s16be")[0], film("matroska")),
+        *(clip("wav", "pcm_mulaw")[0], clip("wav", "adpcm_ima_wav")[0]),
+        wav_head(channels=0, rate=16000),
+        wav_head(channels=1, rate=0),
+        wav_head(channels=65535, rate=16000),
+    ],
+    ids=lambda c: repr(c[:12]),
+)
+def test_what_is_not_taken(content: bytes) -> None:
+    refused(content, "another format; allowed: WAV|cannot be decoded|no stream|no samples|channels")
+
+
+@pytest.mark.parametrize(
+    ("form", "codec"),
+    [("wav", "pcm_s16le"), ("flac", "flac"), ("ogg", "libopus"), ("mp3", "libmp3lame")],
+)
+def test_truncated_clips(form: str, codec: str) -> None:
+    content, _ = clip(form, codec, rate=48000)
+    for end in range(0, len(content), max(1, len(content) // 40)):
+        try:
+            opened(content[:end])
+        except MediaError:
+            continue
