@@ -76,4 +76,5 @@ def _samples(frame: Any, channels: int) -> np.ndarray:
     scale, middle = _SCALES[frame.format.name.removesuffix("p")]
     values = frame.to_ndarray()
     values = values.T if frame.format.is_planar else values.reshape(-1, channels)
-    return (values.astype(np.float32) - middle) / np.float32(scale)
+    with np.errstate(all="ignore"):  # NaN and infinity are the engine's to refuse
+        return (values.astype(np.float32) - middle) / np.float32(scale)

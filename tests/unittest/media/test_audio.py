@@ -102,6 +102,14 @@ def test_case_33_memory_is_paid_for_before_decoding(monkeypatch: pytest.MonkeyPa
     refused(content, "when decoded", max_decoded_bytes=8000 * 2 * 4 - 1)
 
 
+@pytest.mark.parametrize("value", [b"\1\0\x80\x7f", b"\0\0\x80\x7f"])  # a signalling NaN; infinity
+def test_what_is_no_number_is_left_to_the_engine(value: bytes) -> None:
+    content, _ = clip("wav", "pcm_f32le")
+    samples, _ = opened(content[:-4] + value)
+    assert not np.isfinite(samples[-1])
+    assert np.isfinite(samples[:-1]).all()
+
+
 def test_case_33_channels() -> None:
     content, _ = clip(layout="hexadecagonal")
     refused(content, "16 channels; at most 8")
