@@ -29,13 +29,8 @@ HOST_PATTERN = rf"^({_LABEL}\.)*[a-z]([a-z0-9-]{{0,61}}[a-z0-9])?(?![\s\S])"
 MAX_HOST_LENGTH = 253
 
 
-def is_host_name(text: str) -> bool:
-    """Whether a text is a plain host name, in lower case."""
-    return len(text) <= MAX_HOST_LENGTH and re.search(HOST_PATTERN, text) is not None
-
-
 def _host_name(value: str) -> str:
-    if not is_host_name(value):
+    if len(value) > MAX_HOST_LENGTH or not re.search(HOST_PATTERN, value):
         raise config_error(
             "host_name",
             "must be a host name in lower case, such as media.example.com: no address, scheme, "

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from urllib.parse import urljoin
 
-from ..llmapi.media_limits import MediaLimits, is_host_name
+from ..llmapi.media_limits import MediaLimits
 from .errors import MediaError
 
 MAX_URL_LENGTH = 8192
@@ -76,11 +76,7 @@ def parse_url(text: str, limits: MediaLimits) -> MediaUrl:
             "without user name, backslash or spaces"
         )
     scheme, host = found["scheme"].lower(), found["host"].lower()
-    if not is_host_name(host):
-        raise MediaError(
-            "the URL names an address, or no proper host name; URLs must name a host, without a "
-            "trailing dot"
-        )
+    # All listed ones are plain names: an address, in whatever form, is none of them.
     if host not in limits.allowed_media_domains:
         raise MediaError(
             f"host {host!r} is not one that this server fetches from; send the bytes as a data URL"

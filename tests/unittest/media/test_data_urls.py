@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import tracemalloc
 
@@ -11,6 +12,7 @@ import pytest
 from media_files import data_url, picture
 
 from tensorrt_llm_ext.media import MediaDoor, MediaError, MediaLimits, MediaPart
+from tensorrt_llm_ext.media.data_url import parse_data_url
 
 PNG, JPEG = picture("PNG"), picture("JPEG")
 DOOR = MediaDoor(MediaLimits())
@@ -81,6 +83,31 @@ def test_case_36_the_length_that_counts_is_that_of_the_bytes() -> None:
         part = MediaPart("image", data_url("image/png", PNG))
         door.check([part])
         assert door.open(part).size == (32, 24)
+
+
+def test_case_36_large_ones_decode_in_pieces() -> None:
+    content = PNG + bytes(range(256)) * 4096
+    for end in (2**18 // 4 * 3, 2**18 // 4 * 3 + 1, len(content)):
+        (decoded,) = parse_data_url(data_url("image/png", content[:end]), "image").decode()
+        assert decoded == content[:end]
+    text = data_url("image/png", content)
+    middle = text.index(",") + 2**18 - 1
+    for wrong in ("=", "\n", "é"):
+        refused(text[:middle] + wrong + text[middle + 1 :], "not valid base64")
+
+
+def test_case_36_decoding_lets_other_threads_run() -> None:
+    url = parse_data_url(data_url("image/png", bytes(30_000_000)), "image")
+    gaps, last, done = [], time.perf_counter(), threading.Event()
+    thread = threading.Thread(target=lambda: (url.decode(), done.set()))
+    thread.start()
+    while not done.is_set():
+        time.sleep(0.001)
+        now = time.perf_counter()
+        gaps.append(now - last)
+        last = now
+    thread.join()
+    assert len(gaps) > 10  # decoded at once, there would be one of half a second
 
 
 def test_case_36_image_sequences() -> None:
