@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from av.container import InputContainer
 
 _CODECS = {
-    "video": ("h264", "hevc", "vp8", "libvpx", "vp9", "libvpx-vp9", "libdav1d", "av1", "mpeg4"),
+    "video": ("h264", "hevc", "vp8", "vp9", "libdav1d", "mpeg4"),
     "audio": (
         *("pcm_u8", "pcm_s16le", "pcm_s24le", "pcm_s32le", "pcm_f32le", "pcm_f64le"),
-        *("mp3float", "mp3", "flac", "vorbis", "opus", "libopus"),
+        *("mp3float", "flac", "vorbis", "opus"),
     ),
 }
+"""FFmpeg's names of decoders."""
 CONTAINERS = {"video": "MP4, QuickTime, WebM, Matroska", "audio": "WAV, MP3, FLAC, Ogg"}
 _CODEC_NAMES = {
     "video": "H.264, HEVC, VP8, VP9, AV1, MPEG-4",
@@ -106,7 +107,7 @@ def open_container(
             yield container, stream
     except TimeoutError:
         raise
-    except (av.FFmpegError, ValueError, MemoryError) as error:
+    except (av.FFmpegError, ValueError) as error:
         if isinstance(error, MediaError):
             raise
         large = f", or its frames have more than {most_pixels:,} pixels"

@@ -4,16 +4,21 @@
 
 from __future__ import annotations
 
+import io
 import struct
 import time
 from typing import Any
 
+import av
 import numpy as np
 import psutil
 import pytest
 from media_files import film, picture, with_boxes
 
 from tensorrt_llm_ext.media import MediaDoor, MediaError, MediaLimits, MediaPart
+from tensorrt_llm_ext.media.budget import Budget
+from tensorrt_llm_ext.media.clock import Clock
+from tensorrt_llm_ext.media.containers import open_container
 from tensorrt_llm_ext.media.mov import table_bytes
 
 DOOR = MediaDoor(MediaLimits())
@@ -91,10 +96,6 @@ def test_videos_are_turned_as_the_file_says(quarters: int) -> None:
 
 def test_turned_the_right_way(tmp_path: Any) -> None:
     """A matrix that turns clockwise, as phones write it for a video held upright."""
-    import io
-
-    import av
-
     file = io.BytesIO()
     with av.open(file, "w", format="mp4") as out:
         stream = out.add_stream("libx264", rate=1)
@@ -182,10 +183,6 @@ def test_other_containers_are_refused(content: bytes) -> None:
     ("form", "codec"), [("matroska", "mjpeg"), ("mov", "prores"), ("matroska", "ffv1")]
 )
 def test_other_codecs_are_refused(form: str, codec: str) -> None:
-    import io
-
-    import av
-
     file = io.BytesIO()
     with av.open(file, "w", format=form) as out:
         stream = out.add_stream(codec, rate=1)
@@ -194,6 +191,46 @@ def test_other_codecs_are_refused(form: str, codec: str) -> None:
         out.mux(stream.encode(av.VideoFrame(64, 48, stream.pix_fmt)))
         out.mux(stream.encode(None))
     refused(file.getvalue(), "no stream of a codec that is decoded; allowed: H.264|cannot be")
+
+
+def test_streams_beyond_the_sixteenth_are_not_looked_at() -> None:
+    file = io.BytesIO()
+    with av.open(file, "w", format="matroska") as out:
+        streams = [out.add_stream("mpeg4", rate=1) for _ in range(20)]
+        for stream in streams:
+            stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for stream in streams:
+            out.mux(stream.encode(av.VideoFrame(64, 48, "yuv420p")))
+    assert len(opened(file.getvalue())["frames"]) == 1
+    with open_container(file.getvalue(), "video", 10**4, Budget(0, 0), Clock(9)) as (container, _):
+        assert len(container.streams) == 16
+
+
+def test_names_in_a_file_may_be_in_any_encoding() -> None:
+    file = io.BytesIO()
+    with av.open(file, "w", format="mp4") as out:
+        out.metadata["title"] = "naiveXX"
+        stream = out.add_stream("mpeg4", rate=1)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        out.mux(stream.encode(av.VideoFrame(64, 48, "yuv420p")))
+    assert b"naiveXX" in file.getvalue()
+    assert len(opened(file.getvalue().replace(b"naiveXX", b"na\xefve\xff\xfe"))["frames"]) == 1
+
+
+def test_ffmpeg_is_given_no_way_to_open_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, Any] = {}
+
+    def spy(file: Any, **options: Any) -> None:
+        seen.update(options, file=file)
+        raise ValueError("enough")
+
+    content = film(frames=1)
+    monkeypatch.setattr(av, "open", spy)
+    refused(content, "cannot be decoded")
+    assert isinstance(seen["file"], io.BytesIO)
+    assert seen["format"] == "mov"
+    with pytest.raises(OSError, match="refer to no other files"):
+        seen["io_open"]("file:///etc/passwd", 1, {})
 
 
 @pytest.mark.parametrize("form", ["mp4", "matroska"])
