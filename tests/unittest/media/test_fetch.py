@@ -92,7 +92,9 @@ class Net:
 
     def connect(self, address: str, port: int, seconds: float) -> socket.socket:
         self.connected.append((address, port))
-        return socket.create_connection(("127.0.0.1", self.server.port), timeout=seconds)
+        sock = socket.create_connection(("127.0.0.1", self.server.port), timeout=seconds)
+        sock.settimeout(None)  # the fetcher has to set it
+        return sock
 
 
 def door_to(net: Net, tls: ssl.SSLContext | None = None, **limits: Any) -> MediaDoor:
@@ -339,7 +341,10 @@ def test_certificates_are_checked_against_the_name(certificate: Path, serve: Any
             door.open(part(url))
 
 
-def test_a_server_that_speaks_no_tls_is_left_in_time(serve: Any) -> None:
-    net = Net(serve(drip(b"")))
-    with pytest.raises(MediaError):
+def test_case_38_a_server_that_says_nothing_to_tls_is_left_in_time(serve: Any) -> None:
+    net = Net(serve(b""))  # it waits for the end of a request
+    start = time.monotonic()
+    with pytest.raises(MediaError, match="took too long") as caught:
         door_to(net, fetch_timeout=0.5).open(part(f"https://{HOST}/a.png"))
+    assert caught.value.status == 408
+    assert time.monotonic() - start < 3
