@@ -5,9 +5,10 @@
 from __future__ import annotations
 
 import io
+import struct
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image
 
 from .budget import Budget
 from .errors import MediaError
@@ -22,6 +23,19 @@ _BROKEN = (
     *(OSError, EOFError, SyntaxError, ValueError, Warning),
     Image.DecompressionBombError,
 )
+# And for broken EXIF, of which only the orientation is read.
+_BROKEN_EXIF = (*_BROKEN, TypeError, LookupError, AttributeError, struct.error)
+_ORIENTATION = 0x0112
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""What puts a picture upright, by its EXIF orientation; 1 is upright."""
 
 
 def image_size(content: bytes, most_pixels: int, formats: tuple[str, ...] = FORMATS) -> int:
@@ -70,8 +84,7 @@ def decode_image(
     with _open(content, formats, most_pixels) as image:
         try:
             image.load()
-            ImageOps.exif_transpose(image, in_place=True)
-            return _to_rgb(image)
+            return _to_rgb(_upright(image))
         except _BROKEN:
             raise MediaError("a picture cannot be decoded; the file is broken or cut off") from None
 
@@ -106,6 +119,16 @@ def _webp_canvas(content: bytes) -> tuple[int, int]:
         return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
     width, height = (int.from_bytes(head[at : at + 2], "little") & 0x3FFF for at in (26, 28))
     return width, height
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """Turn it as its EXIF says; one whose EXIF cannot be read stays as it is."""
+    try:
+        orientation = image.getexif().get(_ORIENTATION)
+    except _BROKEN_EXIF:
+        return image
+    turn = _TURNS.get(orientation) if isinstance(orientation, int) else None
+    return image if turn is None else image.transpose(turn)
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

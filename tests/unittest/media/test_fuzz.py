@@ -13,9 +13,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from media_files import clip, data_url, film, picture
+from PIL import Image
 
 from tensorrt_llm_ext.media import MediaDoor, MediaError, MediaLimits, MediaPart
 from tensorrt_llm_ext.media.urls import parse_url
+
+EXIF = Image.Exif()
+EXIF[0x0112], EXIF[0x010E], EXIF[0x011A], EXIF[0x0132] = 6, "words", 72.5, "2026:01:01 00:00:00"
+EXIF.get_ifd(0x8769)[0x9003] = "2026:01:01 00:00:00"
+EXIF.get_ifd(0x8825)[0x0002] = (1.5, 2.5, 3.5)
 
 LIMITS = MediaLimits(max_decoded_bytes=2**24, decode_timeout=5.0)
 DOOR = MediaDoor(LIMITS)
@@ -23,6 +29,7 @@ SEEDS = {
     "image": [
         *(picture("PNG"), picture("PNG", mode="P"), picture("JPEG"), picture("WEBP")),
         *(picture("JPEG", progressive=True), picture("GIF"), picture("WEBP", lossless=True)),
+        *(picture(form, (8, 8), exif=EXIF) for form in ("JPEG", "PNG", "WEBP")),
     ],
     "video": [
         *(film(frames=3), film("matroska", frames=3), film("webm", "libvpx", frames=3)),

@@ -160,6 +160,27 @@ def test_case_35_pictures_are_turned_as_their_exif_says(form: str, orientation: 
     assert (np.asarray(image) == np.asarray(turned)).all()
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow's, of what it finds broken
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
+def test_case_35_a_picture_with_broken_exif_is_still_a_picture(form: str) -> None:
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010E] = 6, "words"
+    content = picture(form, exif=exif)
+    start = content.index(b"II*\0" if b"II*\0" in content else b"MM\0*")
+    kinds = 0
+    for at in range(start, start + 40):
+        for value in (0, 1, 7, 255):
+            damaged = bytearray(content)
+            damaged[at] = value
+            if form == "PNG":  # whose chunks have a checksum
+                body = damaged.index(b"eXIf")
+                size = int.from_bytes(damaged[body - 4 : body], "big")
+                checksum = zlib.crc32(damaged[body : body + 4 + size])
+                damaged[body + 4 + size : body + 8 + size] = checksum.to_bytes(4, "big")
+            kinds += opened(bytes(damaged)).size == (32, 24)
+    assert kinds  # some were no orientation any more
+
+
 @pytest.mark.parametrize("form", ["GIF", "WEBP", "PNG"])
 def test_case_35_of_an_animation_the_first_frame_is_taken(form: str) -> None:
     frames = [Image.new("RGB", (32, 24), color) for color in ("#ff0000", "#00ff00", "#0000ff")]
