@@ -17,6 +17,7 @@ from .budget import Budget
 from .clock import Clock
 from .errors import MediaError
 from .mov import table_bytes
+from .sound_headers import plain_wav, without_id3
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -85,6 +86,10 @@ def open_container(
         )
     if name == "mov":
         budget.take_decoded(table_bytes(content))
+    elif name == "wav":
+        content = plain_wav(content)
+    elif name == "mp3":
+        content = without_id3(content)
     options = {
         "codec_whitelist": ",".join(_CODECS[modality]),
         "max_pixels": str(most_pixels),

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import io
 import struct
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -26,7 +27,7 @@ _BROKEN = (
 # And for broken EXIF, of which only the orientation is read.
 _BROKEN_EXIF = (*_BROKEN, TypeError, LookupError, AttributeError, struct.error)
 _ORIENTATION = 0x0112
-_TURNS = {
+_TURNS: dict[Any, Image.Transpose] = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -124,10 +125,9 @@ def _webp_canvas(content: bytes) -> tuple[int, int]:
 def _upright(image: Image.Image) -> Image.Image:
     """Turn it as its EXIF says; one whose EXIF cannot be read stays as it is."""
     try:
-        orientation = image.getexif().get(_ORIENTATION)
+        turn = _TURNS.get(image.getexif().get(_ORIENTATION))
     except _BROKEN_EXIF:
         return image
-    turn = _TURNS.get(orientation) if isinstance(orientation, int) else None
     return image if turn is None else image.transpose(turn)
 
 

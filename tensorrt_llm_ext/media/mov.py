@@ -54,6 +54,8 @@ def _boxes_but_media_data(content: bytes) -> list[tuple[int, int]]:
         if length < head:
             raise MediaError(_BROKEN)
         if content[at + 4 : at + 8] != b"mdat":
-            found.append((at, min(at + length, size)))
+            if at + length > size:  # what is inside could then be of any size too
+                raise MediaError(_BROKEN)
+            found.append((at, at + length))
         at += length
     return found

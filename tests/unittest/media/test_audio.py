@@ -4,11 +4,14 @@
 
 from __future__ import annotations
 
+import resource
 import struct
 import time
+import zlib
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from media_files import clip, film
 
@@ -138,7 +141,79 @@ def test_case_33_time() -> None:
     ids=lambda c: repr(c[:12]),
 )
 def test_what_is_not_taken(content: bytes) -> None:
-    refused(content, "another format; allowed: WAV|cannot be decoded|no stream|no samples|channels")
+    refused(content, "another format; allowed: WAV|cannot be|broken|no stream|no samples|channels")
+
+
+def chunk(name: bytes, body: bytes, size: int | None = None) -> bytes:
+    """A chunk of a RIFF file, padded to an even length, that may lie about its size."""
+    return (
+        name
+        + struct.pack("<I", len(body) if size is None else size)
+        + body
+        + b"\0"[: len(body) % 2]
+    )
+
+
+def parts_of(wav: bytes) -> tuple[bytes, bytes]:
+    """Format and samples of a WAV file."""
+    start = wav.index(b"data")
+    return wav[20:36], wav[start + 8 :]
+
+
+def test_chunks_that_are_no_sound_are_passed_over() -> None:
+    content, _ = clip()
+    wanted, _ = opened(content)
+    form, samples = parts_of(content)
+    odd = chunk(b"JUNK", b"odd")
+    for body in (
+        chunk(b"fmt ", form) + chunk(b"data", samples),
+        odd + chunk(b"fmt ", form) + odd + chunk(b"data", samples) + odd,
+        chunk(b"fmt ", form) + chunk(b"data", samples, 0),  # by a program that wrote into a pipe
+        chunk(b"fmt ", form) + chunk(b"data", samples, 0xFFFFFFFF),
+    ):
+        found, rate = opened(b"RIFF\0\0\0\0WAVE" + body)
+        assert rate == 16000
+        assert (found == wanted).all()
+    refused(b"RIFF\0\0\0\0WAVE" + chunk(b"data", samples), "no WAV file with a format")
+    refused(b"RIFF\0\0\0\0WAVE" + chunk(b"fmt ", form), "no WAV file with a format")
+    long = chunk(b"fmt ", form + bytes(100)) + chunk(b"data", samples)
+    refused(b"RIFF\0\0\0\0WAVE" + long, "no WAV file with a format")
+
+
+def test_case_33_a_tag_in_a_wav_cannot_ask_for_memory() -> None:
+    """FFmpeg alone fills two gigabytes for this: measured."""
+    form, samples = parts_of(clip()[0])
+    info = chunk(b"LIST", b"INFO" + chunk(b"ISFT", b"x", 0x7FFFFF00), 0x7FFFFFF0)
+    before, start = psutil.Process().memory_info().rss, time.monotonic()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    refused(b"RIFF\0\0\0\0WAVE" + chunk(b"fmt ", form) + info, "no WAV file")
+    opened(b"RIFF\0\0\0\0WAVE" + chunk(b"fmt ", form) + chunk(b"data", samples) + info)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 50_000  # kB
+    assert psutil.Process().memory_info().rss - before < 50e6
+    assert time.monotonic() - start < 1
+
+
+def id3(body: bytes) -> bytes:
+    """An ID3v2.4 tag."""
+    size = bytes(len(body) >> shift & 0x7F for shift in (21, 14, 7, 0))
+    return b"ID3\4\0\0" + size + body
+
+
+def test_case_33_a_tag_in_an_mp3_is_not_unpacked() -> None:
+    content, _ = clip("mp3", "libmp3lame")
+    packed = zlib.compress(bytes(300_000_000), 9)
+    frame = struct.pack(">I", 300_000_000) + packed
+    size = bytes(len(frame) >> shift & 0x7F for shift in (21, 14, 7, 0))
+    tag = id3(b"TXXX" + size + b"\0\x09" + frame)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    wanted, rate = opened(content)
+    for tags in (tag, id3(b"") + tag, id3(bytes(1000)) + id3(bytes(9))):
+        found, its_rate = opened(tags + content)
+        assert its_rate == rate
+        assert found.shape == wanted.shape
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 100_000  # kB
+    refused(id3(bytes(50)), "cannot be decoded|no stream")
+    refused(id3(bytes(50))[:-20], "cannot be decoded|no stream")
 
 
 @pytest.mark.parametrize(

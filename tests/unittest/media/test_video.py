@@ -288,7 +288,7 @@ def test_tables_are_found_outside_the_media_data_alone() -> None:
     assert table_bytes(content + long) == 4 * 64
     rest = struct.pack(">I4s", 0, b"mdat") + b"stsz" * 10
     assert table_bytes(content + rest) == 4 * 64
-    for broken in (b"\0\0\0\x04free", b"\0\0\0\x01free" + bytes(8)):
+    for broken in (b"\0\0\0\x04free", b"\x7f\0\0\0moov", b"\0\0\0\x01free" + bytes(8)):
         with pytest.raises(MediaError, match="boxes"):
             table_bytes(content + broken)
     with pytest.raises(MediaError, match="compressed header"):
