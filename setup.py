@@ -22,7 +22,7 @@ def read_version() -> str:
 DEMO = ["scikit-learn>=1.5"]  # ships two real photographs (china.jpg, flower.jpg)
 
 EXTRAS = {
-    "serve": ["fastapi", "uvicorn", "prometheus-client"],
+    "serve": ["av", "fastapi", "uvicorn", "prometheus-client"],  # av: video and sound
     # Empty on purpose. TensorRT-LLM pins torch, CUDA and its own wheel index, so naming it here
     # would let `pip install tensorrt_llm_ext[trtllm]` replace a working torch, or fail to resolve.
     # Install TensorRT-LLM first, as its own documentation says, then this package beside it

@@ -34,7 +34,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "tensorrt_llm_ext"
 
 # Modules whose __all__ is the public surface.
-PUBLIC_MODULES = (PACKAGE, f"{PACKAGE}.llmapi", f"{PACKAGE}.towers", f"{PACKAGE}.graphs")
+PUBLIC_MODULES = (
+    PACKAGE,
+    *(f"{PACKAGE}.{name}" for name in ("llmapi", "towers", "graphs", "media")),
+)
 # What public methods return, and users read.
 RESULTS = {f"{PACKAGE}.engine.results": ("CompletionOutput", "RequestOutput")}
 # Packages whose pydantic models users construct or read.

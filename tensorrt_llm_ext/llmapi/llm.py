@@ -98,6 +98,11 @@ class LLM:
         multimodal_config: MultimodalConfig | Mapping[str, Any] | None = None,
         **args: Any,
     ) -> None:
+        if "media_limits" in args:
+            raise ValueError(
+                "media_limits is for servers: LLM takes media that are decoded already; leave it "
+                "out, or serve the model with trtllm-ext serve"
+            )
         fields = {
             "model": model,
             "backend": backend,

@@ -20,6 +20,7 @@ from tensorrt_llm_ext.llmapi.base import (
     Str,
     config_error,
 )
+from tensorrt_llm_ext.llmapi.media_limits import MediaLimits
 from tensorrt_llm_ext.llmapi.mm_config import MODALITY_ALIASES, MultimodalConfig
 from tensorrt_llm_ext.llmapi.upstream_fields import UpstreamKeysModel, upstream_fields
 
@@ -82,6 +83,8 @@ class KvCacheConfig(_UpstreamKvCacheKeys):
 
 class ServeConfig(_UpstreamLlmKeys):
     """What a serve YAML file may hold: the arguments of `LLM`, where `model` may come later.
+
+    `media_limits` is the server's own; `LLM` takes media that are decoded already.
 
     Wherever a field counts encoder tokens, these are rows of the encoder's input sequence
     (patches) before the merger reduces them.
@@ -159,6 +162,12 @@ class ServeConfig(_UpstreamLlmKeys):
     multimodal_config: MultimodalConfig = Field(
         default_factory=MultimodalConfig,
         description="How the encoders run; null is the same as leaving it out.",
+        status="prototype",
+    )
+    media_limits: MediaLimits = Field(
+        default_factory=MediaLimits,
+        description="What the server takes of media, and from where. Remote and local media are "
+        "off by default.",
         status="prototype",
     )
 
