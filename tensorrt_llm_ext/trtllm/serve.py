@@ -10,12 +10,13 @@ nor a way out, so that the import of this package looks first.
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 import yaml
@@ -63,6 +64,26 @@ class HandOver:
     argv: tuple[str, ...]
     env: dict[str, str]
     config_file: Path
+
+    def go(self) -> NoReturn:
+        """Becomes that command.
+
+        Raises:
+            OSError: It is not on the path.
+        """
+        os.execvpe(self.argv[0], self.argv, {**os.environ, **self.env})
+
+
+def wants_hand_over(values: Mapping[str, Any]) -> bool:
+    """Whether a serve configuration means TensorRT-LLM, as `LLM` would read it; imports nothing.
+
+    Args:
+        values: The configuration as merged from file, flags and ``--set``.
+    """
+    backend, device = values.get("backend", "auto"), values.get("device", "auto")
+    if backend == "auto":
+        return device != "cpu" and installed() and not disabled()
+    return bool(backend == "tensorrt_llm")
 
 
 def serve_command(

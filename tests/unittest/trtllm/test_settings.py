@@ -37,6 +37,7 @@ from tensorrt_llm_ext.trtllm.serve import (
     refuse_uncarried_keys,
     serve_command,
     split,
+    wants_hand_over,
 )
 
 from .small import QWEN
@@ -262,6 +263,35 @@ def test_no_hand_over(checkpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "not installed" in serve_command(checkpoint, {}).reason  # type: ignore[union-attr]
     monkeypatch.setattr(serve, "disabled", lambda: True)
     assert "TRTLLM_EXT_DISABLE" in serve_command(checkpoint, {}).reason  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("values", "there", "off", "wanted"),
+    [
+        ({}, True, False, True),
+        ({}, False, False, False),
+        ({}, True, True, False),
+        ({"device": "cpu"}, True, False, False),
+        ({"backend": "torch"}, True, False, False),
+        ({"backend": "tensorrt_llm"}, False, True, True),  # serve_command says why not
+    ],
+)
+def test_who_wants_it(
+    values: dict[str, str], there: bool, off: bool, wanted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "installed", lambda: there)
+    monkeypatch.setattr(serve, "disabled", lambda: off)
+    assert wants_hand_over(values) is wanted
+
+
+def test_becoming_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+    monkeypatch.setattr(os, "execvpe", lambda *call: calls.append(call))
+    HandOver(("trtllm-serve", "m"), {VARIABLE: "{}"}, Path("f")).go()
+    ((file, argv, env),) = calls
+    assert (file, argv) == ("trtllm-serve", ("trtllm-serve", "m"))
+    assert env[VARIABLE] == "{}"
+    assert env["PATH"] == os.environ["PATH"]
 
 
 @pytest.mark.parametrize("form", ["file", "file=", "--set"])
