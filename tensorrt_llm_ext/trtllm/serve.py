@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 import click
 import yaml
 
+from ..llmapi.base import StrictBaseModel
 from ..llmapi.overrides import OverrideError, parse_overrides
 from ..llmapi.yaml_io import ConfigFileError, load_yaml_file
 from ..towers.checkpoint import read_config
@@ -134,7 +135,11 @@ def split(values: Mapping[str, Any], model: str) -> tuple[dict[str, Any], Settin
     Raises:
         ValueError: An entry is wrong, or the folder is none.
     """
-    theirs = {k: v for k, v in values.items() if k not in ("model", "backend", "device")}
+    theirs = {
+        key: plain(value) if isinstance(value, StrictBaseModel) else value  # a model of ours
+        for key, value in values.items()
+        if key not in ("model", "backend", "device")
+    }
     config = checked_graphs(values.get("multimodal_config"), "multimodal_config")
     multimodal = plain(values.get("multimodal_config"))
     multimodal.pop(GRAPHS, None)

@@ -17,6 +17,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from tensorrt_llm_ext import KvCacheConfig, SamplingParams
 from tensorrt_llm_ext.cli import main
 from tensorrt_llm_ext.llmapi.mm_config import MultimodalConfig
 from tensorrt_llm_ext.trtllm import config, serve
@@ -31,6 +32,7 @@ from tensorrt_llm_ext.trtllm.config import (
     spelling_of,
 )
 from tensorrt_llm_ext.trtllm.expand import expand
+from tensorrt_llm_ext.trtllm.host import upstream_params
 from tensorrt_llm_ext.trtllm.serve import (
     HandOver,
     Refusal,
@@ -167,6 +169,21 @@ def test_split(checkpoint: str, fields: tuple[str, ...]) -> None:
     assert settings.graphs["image"].max_graph_memory == 64 << 20
     assert split({"encoder_max_num_tokens": 32, **values}, checkpoint)[1].max_num_tokens == 32
     assert split({}, checkpoint) == ({}, Settings(graphs={}, max_num_tokens=8192))
+
+
+def test_models_of_ours_become_what_upstream_takes(
+    checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kv = KvCacheConfig(free_gpu_memory_fraction=0.5)
+    assert split({"kv_cache_config": kv}, checkpoint)[0] == {
+        "kv_cache_config": {"free_gpu_memory_fraction": 0.5}
+    }
+    theirs = SimpleNamespace(SamplingParams=lambda **given: given)
+    monkeypatch.setitem(sys.modules, "tensorrt_llm", theirs)  # type: ignore[arg-type]
+    one = SamplingParams(max_tokens=4, temperature=0.5)
+    assert upstream_params(one) == {"max_tokens": 4, "temperature": 0.5}
+    assert upstream_params([one, None]) == [{"max_tokens": 4, "temperature": 0.5}, None]
+    assert upstream_params("theirs") == "theirs"
 
 
 # ---- expand ----
