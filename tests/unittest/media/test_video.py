@@ -80,6 +80,7 @@ def test_a_video_whose_header_is_silent_is_thinned_while_it_is_decoded() -> None
     assert 5 <= len(made["frames"]) <= 8
     assert greys(made) == pytest.approx([40 * i for i in range(len(made["frames"]))], abs=4)
     assert made["fps"] == pytest.approx(25 / 8)
+    refused(silent, "when decoded", max_decoded_bytes=3 * 3 * 64 * 48)
 
 
 @pytest.mark.parametrize("quarters", [0, 1, 2, 3])
@@ -161,6 +162,11 @@ def test_case_33_memory_is_paid_for_before_decoding() -> None:
     made = opened(film(), max_decoded_bytes=4 * size + 50 * 64)
     assert len(made["frames"]) == 4
     refused(film(), "when decoded", max_decoded_bytes=3 * size)
+
+
+def test_case_33_time_of_a_sequence() -> None:
+    with pytest.raises(TimeoutError):
+        video.decode_sequence([picture("JPEG")], MediaLimits(), Budget(0, 10**6), Clock(0.0))
 
 
 def test_case_33_time() -> None:
