@@ -181,8 +181,7 @@ def take_over(
     # thread's own.
     with ThreadPoolExecutor(1) as pool:
         tower, prefixes = pool.submit(build, weight.dtype).result()
-    if weight.device.type != "meta":  # else upstream makes ours real with everything else
-        tower.to_empty(device=weight.device)
+    tower.to_empty(device=weight.device)  # on meta, upstream makes it real with everything else
     host: HostTower = _bound(family.host, mixin)(tower, prefixes)
     host.multimodal_config = getattr(model_config, "multimodal_config", None)
     host.mapping = getattr(model_config, "mapping", None)
