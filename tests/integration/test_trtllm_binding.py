@@ -190,8 +190,8 @@ def test_every_spawned_worker_captures_the_same(outcome: Outcomes, variant: str)
     assert run.error == ""
     assert sorted(run.reports) == ["0", "1"]
     shapes = [
-        [(b["total_tokens"], b["num_contexts"]) for b in of[0]["buckets"]]
-        for of in run.reports.values()
+        [(bucket["num_tokens"], bucket["max_segments"]) for bucket in towers[0]["buckets"]]
+        for towers in run.reports.values()
     ]
     assert shapes[0] == shapes[1] != []
     assert len({event["pid"] for event in run.of("model_capacity")}) == 2
@@ -279,15 +279,22 @@ def test_both_commands_start_upstream_with_our_towers(
     events, _ = served(double, tmp_path / "a", *plain, "--custom_module_dirs", model_dir)
     assert {event["event"] for event in events} & UPSTREAMS == set()
 
-    automatic = tmp_path / "automatic.yaml"
-    automatic.write_text(
-        options.read_text("utf-8").replace("buckets: [[256, 4]]", "max_batch_size: 4")
-    )
-    program = [sys.executable, "-m", "tensorrt_llm_ext.cli", "serve", str(tiny_checkpoint)]
     (tmp_path / "b").mkdir()
-    events, shown = served(double, tmp_path / "b", *program, "--config", str(automatic))
+    hand_over = HAND_OVER.format(model=str(tiny_checkpoint))
+    events, shown = served(double, tmp_path / "b", sys.executable, "-c", hand_over)
     assert {event["event"] for event in events} & UPSTREAMS == set()
     assert '"serving"' in shown
+
+
+HAND_OVER = """
+import os
+from tensorrt_llm_ext.trtllm import serve_command
+
+entry = {{"image": {{"max_batch_size": 4}}}}
+values = {{"max_num_tokens": 512, "multimodal_config": {{"encoder_cuda_graph": entry}}}}
+made = serve_command({model!r}, values, ["--max_batch_size", "4"])
+os.execvpe(made.argv[0], made.argv, {{**os.environ, **made.env}})
+"""
 
 
 # -- another upstream ----------------------------------------------------------------------
