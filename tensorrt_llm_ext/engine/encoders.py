@@ -10,7 +10,7 @@ from typing import Any
 from ..graphs.report import EncoderCacheStats
 from .encoder_cache import EncoderCache
 from .errors import EngineClosedError
-from .media_inputs import MediaInputs
+from .media_inputs import Item, MediaInputs
 from .media_loader import Loaded, MediaLoader
 from .prompts import as_items
 
@@ -77,13 +77,25 @@ class Encoders:
             EngineClosedError: The engine was shut down.
         """
         self.check_open()
-        media = self.media
-        for modality in data:
-            media.check_modality(modality)
-        planned = {m: [media.plan(m, i) for i in as_items(m, v)] for m, v in data.items()}
-        inputs = self.loader().load(planned)
+        inputs = self.loader().load(self.plan(data))
         self.check_open()
         return self.encode([inputs])[0]
+
+    def plan(self, data: Mapping[str, Any]) -> dict[str, list[Item]]:
+        """Check media without a prompt and work out their sizes; see :meth:`MediaInputs.plan`.
+
+        Args:
+            data: Media of each modality, as in ``multi_modal_data``.
+
+        Returns:
+            Planned items by modality.
+
+        Raises:
+            RequestError: An item cannot be used, or the model has no such encoder.
+        """
+        for modality in data:
+            self.media.check_modality(modality)
+        return {m: [self.media.plan(m, i) for i in as_items(m, v)] for m, v in data.items()}
 
     def cache_stats(self) -> EncoderCacheStats:
         """Counters of the cache, all 0 where there is none."""

@@ -286,9 +286,8 @@ def test_join_leave_and_cancel_between_steps(
 
 
 def test_one_encode_call_a_step(llm: LLM, picture: Image.Image, clip: np.ndarray) -> None:
-    loop = llm._engine.loop
     counts: list[int] = []
-    calls = loop._encoders.calls
+    calls = llm._engine.encoders.calls
     encode = calls["image"]
 
     def spy(items: list[Any]) -> Any:
@@ -305,9 +304,15 @@ def test_one_encode_call_a_step(llm: LLM, picture: Image.Image, clip: np.ndarray
         llm.generate([with_image(picture)] * 5, tokens(2))
         assert counts == [4, 1]
         counts.clear()
-        # One request above the budget is served alone.
-        llm.generate([with_image([picture] * 5, IMAGE * 5)], tokens(2))
-        assert counts == [5]
+        # One request above the budget is spread over steps, and the last is filled up by the next.
+        llm.generate(
+            [
+                with_image([picture] * 5, f"{IMAGE}a" * 5),
+                with_image([picture] * 2, f"{IMAGE}a" * 2),
+            ],
+            tokens(2),
+        )
+        assert counts == [4, 3]
     finally:
         calls["image"] = encode
 
@@ -367,7 +372,7 @@ def test_failed_step_ends_its_requests_and_the_next_ones_run(
         raise MemoryError("no memory for the encoder")
 
     with monkeypatch.context() as patch:
-        patch.setitem(loop._encoders.calls, "image", broken)
+        patch.setitem(llm._engine.encoders.calls, "image", broken)
         with pytest.raises(MemoryError):
             llm.generate(with_image(picture), tokens(3))
     lost = engine.take(running)
@@ -390,12 +395,80 @@ def test_out_of_memory_ends_only_the_newcomers(
         raise torch.OutOfMemoryError("tried to allocate 2 GiB")
 
     with monkeypatch.context() as patch:
-        patch.setitem(engine.loop._encoders.calls, "image", broken)
-        lost = llm.generate([with_image(picture), "Another one"], tokens(3))
-    assert all("out of memory" in out.error and out.outputs == [] for out in lost)
+        patch.setitem(engine.encoders.calls, "image", broken)
+        lost, other = llm.generate([with_image(picture), "Another one"], tokens(3))
+    assert "out of memory while its media were encoded" in lost.error
+    assert lost.outputs == []
+    assert len(other.outputs[0].token_ids) == 3  # needed no encoder
     while not engine.loop.idle:
         engine.step()
     assert engine.take(running).outputs[0].token_ids == expected
+
+
+def test_out_of_memory_in_a_prompt_ends_only_the_newcomers(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = llm._engine
+    expected = llm.generate("The sky", tokens(8)).outputs[0].token_ids
+    running = engine.submit("The sky", tokens(8))
+    engine.step()
+
+    def broken(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("tried to allocate 2 GiB")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.loop._generator, "prefill", broken)
+        lost = llm.generate(["One", "Another one"], tokens(3))
+    assert all("out of memory while the prompt was read" in out.error for out in lost)
+    while not engine.loop.idle:
+        engine.step()
+    assert engine.take(running).outputs[0].token_ids == expected
+
+
+def test_a_request_with_many_pictures_does_not_stall_the_others(
+    llm: LLM, picture: Image.Image
+) -> None:
+    """Between two tokens of a running request there is one encoder call at most."""
+    engine, calls = llm._engine, llm._engine.encoders.calls
+    encode, order = calls["image"], []
+
+    def spy(items: list[Any]) -> Any:
+        order.append(f"encode {len(items)}")
+        return encode(items)
+
+    many = with_image([picture] * 10, f"{IMAGE}a" * 10)  # 800 rows, encoder_max_num_tokens is 320
+    expected = llm.generate(many, tokens(3)).outputs[0].token_ids
+    calls["image"] = spy
+    try:
+        running = engine.submit("The sky", tokens(12))
+        engine.step()
+        big = engine.submit(many, tokens(3))
+        late = engine.submit(with_image(picture), tokens(3))
+        text = engine.submit("No picture", tokens(3))
+        names = {running: "run", big: "big", late: "late", text: "text"}
+        while not engine.loop.idle:
+            events = engine.step()
+            order += [names[e.request_id] for e in events if e.token_id is not None]
+    finally:
+        calls["image"] = encode
+    # The late one is admitted when the rest of the big one leaves room, and shares its last call.
+    assert order[:8] == ["encode 4", "run", "encode 4", "run", "encode 3", "big", "late", "text"]
+    assert engine.take(big).outputs[0].token_ids == expected
+    for request in (running, late, text):
+        engine.take(request)
+
+
+def test_cancel_between_two_encoder_calls(llm: LLM, picture: Image.Image) -> None:
+    engine = llm._engine
+    many = engine.submit(with_image([picture] * 10, f"{IMAGE}a" * 10), tokens(3))
+    engine.step()
+    assert engine.loop.num_running == 1
+    items = llm.encoder_stats()["image"].items
+    engine.cancel(many)
+    assert engine.loop.idle
+    assert engine.take(many).outputs[0].token_ids == []
+    assert len(llm.generate(with_image(picture), tokens(2)).outputs[0].token_ids) == 2
+    assert llm.encoder_stats()["image"].items == items + 1
 
 
 def test_threads_share_one_engine(llm: LLM, picture: Image.Image) -> None:

@@ -1,0 +1,164 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""Media of many requests, encoded a bounded piece at a time.
+
+What one step encodes is filled up from all that wait, so media of several requests share a call,
+and a request with more media than fit is spread over several steps: between them, others get their
+next tokens.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from .encoders import Encoders
+from .errors import RequestError
+from .media_inputs import Item
+from .media_loader import Loaded
+
+
+class _Place(NamedTuple):
+    """Where an item's output belongs."""
+
+    modality: str
+    index: int
+    item: Item
+
+
+class EncodeJob:
+    """The media of one request on their way through the encoders.
+
+    Args:
+        items: Planned media by modality.
+
+    Attributes:
+        outputs: Outputs by modality, in the order of the items; complete once it is done.
+        error: Why it ended without outputs, if it did.
+    """
+
+    def __init__(self, items: Mapping[str, Sequence[Item]]) -> None:
+        self.outputs: dict[str, list[Any]] = {m: [None] * len(its) for m, its in items.items()}
+        self.error: str | None = None
+        self._todo = deque(
+            _Place(m, i, item) for m, its in items.items() for i, item in enumerate(its)
+        )
+
+    @property
+    def done(self) -> bool:
+        """Whether all is encoded, or nothing will be."""
+        return self.error is not None or not self._todo
+
+    @property
+    def loads(self) -> dict[str, tuple[int, int]]:
+        """Items and rows for each tower that are still to be encoded."""
+        return loads_of(place.item for place in self._todo)
+
+    def take(
+        self, items: Counter[str], rows: Counter[str], limits: tuple[int, int]
+    ) -> list[_Place]:
+        """Take from the front what fits beside what a step has already.
+
+        Args:
+            items: Items in the step so far, by tower; counted on.
+            rows: Rows in the step so far, by tower; counted on.
+            limits: Most items and rows of a tower. A single item may be larger.
+        """
+        taken = []
+        while self._todo:
+            item = self._todo[0].item
+            tower, count, total = (
+                item.tower,
+                items[item.tower] + 1,
+                rows[item.tower] + item.num_rows,
+            )
+            if count > 1 and (count > limits[0] or total > limits[1]):
+                break
+            items[tower], rows[tower] = count, total
+            taken.append(self._todo.popleft())
+        return taken
+
+    def fail(self, error: str) -> None:
+        """End it without outputs."""
+        self.error = error
+        self.outputs.clear()
+        self._todo.clear()
+
+
+class EncodeQueue:
+    """Jobs, first come, first served. Not for several threads at once.
+
+    Args:
+        encoders: The towers.
+        max_items: Items that each tower encodes in one step.
+        max_rows: Rows that each tower encodes in one step.
+    """
+
+    def __init__(self, encoders: Encoders, max_items: int, max_rows: int) -> None:
+        self._encoders = encoders
+        self._limits = (max_items, max_rows)
+        self._jobs: list[EncodeJob] = []
+
+    @property
+    def idle(self) -> bool:
+        """Whether no job is left."""
+        return not self._jobs
+
+    def add(self, job: EncodeJob) -> None:
+        """Put a job at the end."""
+        self._jobs.append(job)
+
+    def remove(self, job: EncodeJob) -> None:
+        """Forget a job, wherever it is."""
+        if job in self._jobs:
+            self._jobs.remove(job)
+
+    def step(self) -> None:
+        """Load and encode what fits, at most one call a tower; jobs that are done leave.
+
+        Media are loaded here and not before: rows of all that wait could fill the host.
+        """
+        items: Counter[str] = Counter()
+        rows: Counter[str] = Counter()
+        loader, batch = self._encoders.loader(), list[tuple[EncodeJob, _Place, Loaded]]()
+        for job in self._jobs:
+            places = job.take(items, rows, self._limits)
+            try:
+                # By itself, so that what is wrong with one job is no matter to the others.
+                loaded = [loader.load({p.modality: [p.item]})[p.modality][0] for p in places]
+            except RequestError as error:
+                job.fail(str(error))
+            except torch.OutOfMemoryError as error:  # of a copy from the cache
+                job.fail(f"out of memory while its media were loaded: {error}")
+            else:
+                batch += [(job, *pair) for pair in zip(places, loaded, strict=True)]
+            if not job.done:
+                break  # whoever comes behind waits: nobody is overtaken
+        self._encode(batch)
+        self._jobs = [job for job in self._jobs if not job.done]
+
+    def _encode(self, batch: list[tuple[EncodeJob, _Place, Loaded]]) -> None:
+        if not batch:
+            return
+        inputs = [{place.modality: [loaded]} for _, place, loaded in batch]
+        try:
+            outputs = self._encoders.encode(inputs)
+        except torch.OutOfMemoryError as error:
+            # None of them is in the KV cache yet, so whoever runs already can go on.
+            for job, _, _ in batch:
+                job.fail(f"out of memory while its media were encoded: {error}")
+            return
+        for (job, place, _), output in zip(batch, outputs, strict=True):
+            job.outputs[place.modality][place.index] = output[place.modality][0]
+
+
+def loads_of(items: Iterable[Item]) -> dict[str, tuple[int, int]]:
+    """Number of items and of their rows, by tower."""
+    loads: dict[str, tuple[int, int]] = {}
+    for item in items:
+        count, rows = loads.get(item.tower, (0, 0))
+        loads[item.tower] = (count + 1, rows + item.num_rows)
+    return loads
