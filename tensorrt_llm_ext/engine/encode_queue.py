@@ -38,11 +38,13 @@ class EncodeJob:
     Attributes:
         outputs: Outputs by modality, in the order of the items; complete once it is done.
         error: Why it ended without outputs, if it did.
+        callers_fault: Whether that was for what its media hold.
     """
 
     def __init__(self, items: Mapping[str, Sequence[Item]]) -> None:
         self.outputs: dict[str, list[Any]] = {m: [None] * len(its) for m, its in items.items()}
         self.error: str | None = None
+        self.callers_fault = False
         self._todo = deque(
             _Place(m, i, item) for m, its in items.items() for i, item in enumerate(its)
         )
@@ -81,9 +83,9 @@ class EncodeJob:
             taken.append(self._todo.popleft())
         return taken
 
-    def fail(self, error: str) -> None:
+    def fail(self, error: str, *, callers_fault: bool) -> None:
         """End it without outputs."""
-        self.error = error
+        self.error, self.callers_fault = error, callers_fault
         self.outputs.clear()
         self._todo.clear()
 
@@ -130,9 +132,9 @@ class EncodeQueue:
                 # By itself, so that what is wrong with one job is no matter to the others.
                 loaded = [loader.load({p.modality: [p.item]})[p.modality][0] for p in places]
             except RequestError as error:
-                job.fail(str(error))
+                job.fail(str(error), callers_fault=True)
             except torch.OutOfMemoryError as error:  # of a copy from the cache
-                job.fail(f"out of memory while its media were loaded: {error}")
+                job.fail(f"out of memory while its media were loaded: {error}", callers_fault=False)
             else:
                 batch += [(job, *pair) for pair in zip(places, loaded, strict=True)]
             if not job.done:
@@ -149,7 +151,7 @@ class EncodeQueue:
         except torch.OutOfMemoryError as error:
             # None of them is in the KV cache yet, so whoever runs already can go on.
             for job, _, _ in batch:
-                job.fail(f"out of memory while its media were encoded: {error}")
+                job.fail(f"out of memory while its media were encoded: {error}", callers_fault=False)
             return
         for (job, place, _), output in zip(batch, outputs, strict=True):
             job.outputs[place.modality][place.index] = output[place.modality][0]

@@ -5,17 +5,22 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
-from collections.abc import Awaitable
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from starlette.requests import Request
 
+from ..engine.encode_queue import EncodeJob
+from ..engine.errors import RequestError
 from ..engine.results import StepEvent
 from .errors import ApiError, ClientGoneError, bad_request, out_of_time
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 TIMEOUT_HEADER = "X-Request-Timeout"
 
@@ -62,8 +67,8 @@ class Lifeline:
         if not self.ended.done():
             self.ended.set_result(error)
 
-    async def race(self, work: Awaitable[T]) -> T:
-        """Wait for something, but no longer than the request lives.
+    async def race(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run the request's work, and cancel it where the request ends before it is done.
 
         Raises:
             ApiError: Its time is over, or the server goes down.
@@ -72,12 +77,13 @@ class Lifeline:
         task = asyncio.ensure_future(work)
         try:
             await asyncio.wait({task, self.ended}, return_when=asyncio.FIRST_COMPLETED)
-            if self.ended.done():
-                raise self.ended.result()
-            return task.result()
         finally:
-            if not task.cancel() and not task.cancelled():
-                task.exception()  # seen: else asyncio would complain that nobody looked
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task})  # what it holds is given back
+        if task.cancelled():
+            raise self.ended.result()
+        return task.result()
 
     def _time_over(self) -> None:
         self.end(out_of_time(self._seconds, asked=self._asked))
@@ -89,11 +95,15 @@ class Lifeline:
 
 
 class Events:
-    """What the engine says of one request, in order. A ticket of the engine's thread."""
+    """What the engine says of one request, in order. A ticket of the engine's thread.
 
-    def __init__(self, life: Lifeline) -> None:
+    Args:
+        job: The request's media.
+    """
+
+    def __init__(self, job: EncodeJob) -> None:
+        self._job = job
         self._queue: asyncio.Queue[StepEvent | Exception] = asyncio.Queue()
-        life.ended.add_done_callback(lambda ended: self.fail(ended.result()))
 
     def push(self, event: StepEvent) -> None:
         """The next event."""
@@ -107,14 +117,19 @@ class Events:
         """Wait for the next event.
 
         Raises:
-            ApiError: The request failed, its time is over, or the server goes down.
-            ClientGoneError: The client has left.
+            RequestError: Something in its media cannot be used.
+            ApiError: The request, or the whole engine, failed.
         """
         event = await self._queue.get()
         if isinstance(event, Exception):
             raise event
         if event.finish_reason == "error":
-            raise ApiError(500, event.error or "the request failed", code="request_failed")
+            if self._job.callers_fault:
+                raise RequestError(event.error)
+            logger.error("a request failed: %s", event.error)
+            raise ApiError(
+                500, "the request failed in the engine, others go on", code="request_failed"
+            )
         return event
 
 

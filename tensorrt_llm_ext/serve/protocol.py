@@ -7,7 +7,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    model_validator,
+)
 from typing_extensions import Self
 
 from ..llmapi.base import MAX_INT, config_error, json_equal
@@ -97,15 +105,55 @@ class InputAudioPart(WireModel):
 
 
 MediaContent = ImagePart | VideoPart | AudioPart | InputAudioPart
-AnyMediaPart = Annotated[MediaContent, Field(discriminator="type")]
-AnyPart = Annotated[TextPart | MediaContent, Field(discriminator="type")]
+
+
+def _kind_of_part(value: Any) -> str | None:
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return f"@{kind}"
+
+
+def _text_or_list(value: Any) -> str:
+    return "@text" if isinstance(value, str) else "@list"
+
+
+# Tags begin with @, so that they can be told from fields in the path of an error.
+_Image = Annotated[ImagePart, Tag("@image_url")]
+_Video = Annotated[VideoPart, Tag("@video_url")]
+_Audio = Annotated[AudioPart, Tag("@audio_url")]
+_Input = Annotated[InputAudioPart, Tag("@input_audio")]
+_MEDIA_TYPES = "image_url, video_url, audio_url or input_audio"
+AnyMediaPart = Annotated[
+    _Image | _Video | _Audio | _Input,
+    Discriminator(
+        _kind_of_part,
+        custom_error_type="part_type",
+        custom_error_message=f"must be a part whose type is {_MEDIA_TYPES}",
+    ),
+]
+AnyPart = Annotated[
+    Annotated[TextPart, Tag("@text")] | _Image | _Video | _Audio | _Input,
+    Discriminator(
+        _kind_of_part,
+        custom_error_type="part_type",
+        custom_error_message=f"must be a part whose type is text, {_MEDIA_TYPES}",
+    ),
+]
+Content = Annotated[
+    Annotated[str, Tag("@text")]
+    | Annotated[list[AnyPart], Field(max_length=_MOST), Tag("@list")],
+    Discriminator(_text_or_list),
+]
+Stop = Annotated[
+    Annotated[str, Tag("@text")] | Annotated[list[str], Field(max_length=64), Tag("@list")],
+    Discriminator(_text_or_list),
+]
 
 
 class Message(WireModel):
     """One message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[AnyPart], Field(max_length=_MOST)]
+    content: Content
     name: str | None = None
 
 
@@ -159,7 +207,7 @@ class ChatCompletionRequest(WireModel):
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=0, le=MAX_INT)] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
-    stop: str | Annotated[list[str], Field(max_length=64)] | None = None
+    stop: Stop | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
