@@ -25,7 +25,7 @@ class _Place(NamedTuple):
     """Where an item's output belongs."""
 
     modality: str
-    index: int
+    position: int
     item: Item
 
 
@@ -151,10 +151,12 @@ class EncodeQueue:
         except torch.OutOfMemoryError as error:
             # None of them is in the KV cache yet, so whoever runs already can go on.
             for job, _, _ in batch:
-                job.fail(f"out of memory while its media were encoded: {error}", callers_fault=False)
+                job.fail(
+                    f"out of memory while its media were encoded: {error}", callers_fault=False
+                )
             return
         for (job, place, _), output in zip(batch, outputs, strict=True):
-            job.outputs[place.modality][place.index] = output[place.modality][0]
+            job.outputs[place.modality][place.position] = output[place.modality][0]
 
 
 def loads_of(items: Iterable[Item]) -> dict[str, tuple[int, int]]:

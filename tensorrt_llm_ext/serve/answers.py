@@ -35,6 +35,7 @@ class EngineAnswer(Response):
         self.started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or raise what stands in the way; with nobody there, do neither."""
         async with Lifeline(self.request, self.server.options.request_timeout) as life:
             with self.server.listed(life):
                 try:
@@ -67,7 +68,7 @@ class EngineAnswer(Response):
 
 def sse(data: dict[str, Any]) -> bytes:
     """One server-sent event."""
-    return b"data: " + dumps(data) + b"\n\n"
+    return b"data: " + json.dumps(data).encode() + b"\n\n"
 
 
 DONE = b"data: [DONE]\n\n"

@@ -137,6 +137,8 @@ def _explain(error: RequestValidationError) -> ApiError:
     kind, path = first["type"], ".".join(loc)
     if kind == "json_invalid":
         return bad_request(f"the body is no JSON: {first['ctx']['error']}", code="invalid_json")
+    if kind == "conflict":
+        return bad_request(first["msg"], first["ctx"]["key"])
     if not loc:
         return bad_request("the body must be a JSON object, sent as application/json")
     if kind == "extra_forbidden":

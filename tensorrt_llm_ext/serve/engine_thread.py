@@ -48,7 +48,7 @@ class EngineThread:
     """Runs the steps of an engine as long as there is something to do.
 
     Args:
-        engine: A ``TorchEngine``; from here on it is the thread's.
+        engine: A ``TorchEngine``. Until the end, nobody else calls what waits for a step.
         on_failure: Called on the event loop when a step raised: the engine cannot go on.
 
     Attributes:
@@ -139,7 +139,6 @@ class EngineThread:
             self._answer_calls()
             if self._requests or self._jobs:
                 self._step()
-        self.engine.shutdown()
 
     def _answer_calls(self) -> None:
         """All calls that wait; with nothing else to do, wait for one."""

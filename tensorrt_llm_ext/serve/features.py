@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -59,7 +60,7 @@ class FeaturesAnswer(EngineAnswer):
         self.request.state.outcome = "encoded"
         await response(scope, receive, send)
 
-    def _response(self, items: list[tuple[str, Any]]) -> Response:
+    def _response(self, items: Sequence[tuple[str, Any]]) -> Response:
         """The answer; copies the features to the host and waits for them."""
         model, form = self.server.model_name, self.body_in.encoding_format
         rows = sum(int(output["features"].shape[0]) for _, output in items)
@@ -95,7 +96,7 @@ def flat_tensors(output: dict[str, Any]) -> dict[str, torch.Tensor]:
     Returns:
         Contiguous tensors [rows, width] of the same dtype, by name.
     """
-    tensors = {}
+    tensors: dict[str, torch.Tensor] = {}
     for name, value in output.items():
         if isinstance(value, list):
             tensors |= {f"{name}.{i}": tensor for i, tensor in enumerate(value)}

@@ -75,8 +75,9 @@ class Lifeline:
             ClientGoneError: The client has left.
         """
         task = asyncio.ensure_future(work)
+        either: set[asyncio.Future[Any]] = {task, self.ended}
         try:
-            await asyncio.wait({task, self.ended}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         finally:
             if not task.done():
                 task.cancel()

@@ -63,7 +63,10 @@ class Metrics:
         for outcome in OUTCOMES:
             self._requests.labels(outcome)
         self._tokens = Counter(
-            "trtllm_tokens", "Prompt tokens read, tokens generated.", ["kind"], registry=self._registry
+            "trtllm_tokens",
+            "Prompt tokens read, tokens generated.",
+            ["kind"],
+            registry=self._registry,
         )
         for kind in ("prompt", "generated"):
             self._tokens.labels(kind)
@@ -145,7 +148,9 @@ class _EncoderCollector(Collector):
             "trtllm_encoder_tokens", "Rows of items, before any merger.", labels=["modality"]
         )
         padded = CounterMetricFamily(
-            "trtllm_encoder_padding_tokens", "Slack rows that replays computed.", labels=["modality"]
+            "trtllm_encoder_padding_tokens",
+            "Slack rows that replays computed.",
+            labels=["modality"],
         )
         for modality, stats in now.encoders.items():
             for bucket, count in sorted(stats.replays.items()):

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -16,9 +17,10 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 from typing_extensions import Self
 
-from ..llmapi.base import MAX_INT, config_error, json_equal
+from ..llmapi.base import MAX_INT, json_equal
 from ..llmapi.sampling_params import SamplingParams
 from ..media import MediaPart
 from .errors import bad_request
@@ -139,8 +141,7 @@ AnyPart = Annotated[
     ),
 ]
 Content = Annotated[
-    Annotated[str, Tag("@text")]
-    | Annotated[list[AnyPart], Field(max_length=_MOST), Tag("@list")],
+    Annotated[str, Tag("@text")] | Annotated[list[AnyPart], Field(max_length=_MOST), Tag("@list")],
     Discriminator(_text_or_list),
 ]
 Stop = Annotated[
@@ -223,8 +224,8 @@ class ChatCompletionRequest(WireModel):
             if key in cls.neutral:
                 allowed = cls.neutral[key]
                 if value is not None and not any(json_equal(value, one) for one in allowed):
-                    values = ", ".join(["null", *map(repr, allowed)])
-                    raise config_error("unsupported", f"{key} can only be {values} here")
+                    values = ", ".join(["null", *map(json.dumps, allowed)])
+                    raise _conflict(key, f"{key} can only be {values} here")
             elif key not in cls.ignored:
                 kept[key] = value
         return kept
@@ -233,12 +234,9 @@ class ChatCompletionRequest(WireModel):
     def _keys_fit_together(self) -> Self:
         both = (self.max_tokens, self.max_completion_tokens)
         if None not in both and both[0] != both[1]:
-            raise config_error(
-                "conflict",
-                "max_tokens and max_completion_tokens differ; give max_completion_tokens",
-            )
+            raise _conflict("max_tokens", "max_tokens and max_completion_tokens differ; give one")
         if self.stream_options is not None and not self.stream:
-            raise config_error("conflict", "stream_options needs stream: true")
+            raise _conflict("stream_options", "stream_options needs stream: true")
         return self
 
     @property
@@ -330,6 +328,11 @@ class EmbeddingsRequest(WireModel):
         description="Numbers, base64 of little-endian float32, or a body of safetensors.",
     )
     user: str | None = None
+
+
+def _conflict(key: str, text: str) -> PydanticCustomError:
+    """What is wrong with a key that is no error of its value alone."""
+    return PydanticCustomError("conflict", "{text}", {"text": text, "key": key})
 
 
 def _engine_part(modality: str, content: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import NoReturn
 import uvicorn
 
 from ..llmapi.llm import make_engine
-from ..llmapi.llm_args import LlmArgs
+from ..llmapi.llm_args import ServeConfig
 from .app import make_app
 from .connection import Connection
 from .logs import configure_logging
@@ -32,7 +32,7 @@ _LAST_STEP_SECONDS = 5.0
 _LAST_ANSWERS_SECONDS = 5.0
 
 
-def run(args: LlmArgs, http: HttpOptions | None = None) -> int:
+def run(config: ServeConfig, http: HttpOptions | None = None) -> int:
     """Serve a model until SIGTERM or SIGINT.
 
     The port is taken before weights are loaded. A first signal lets running requests finish within
@@ -40,7 +40,7 @@ def run(args: LlmArgs, http: HttpOptions | None = None) -> int:
     Call it on the main thread.
 
     Args:
-        args: The model and how it runs, as for ``LLM``.
+        config: The model, how it runs, and what media are taken.
         http: Address, limits and logs.
 
     Returns:
@@ -51,7 +51,7 @@ def run(args: LlmArgs, http: HttpOptions | None = None) -> int:
     configure_logging(options)
     try:
         with bind(options) as listener, _signals_end_it():
-            return _serve(args, options, listener)
+            return _serve(config, options, listener)
     except ValueError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
@@ -86,11 +86,14 @@ def bind(options: HttpOptions) -> socket.socket:
     return listener
 
 
-def _serve(args: LlmArgs, options: HttpOptions, listener: socket.socket) -> int:
-    engine = make_engine(args)
-    server = Server(args, options, engine)
-    with _handlers(server.handle_exit):
-        asyncio.run(server.serve_until_signal(listener))
+def _serve(config: ServeConfig, options: HttpOptions, listener: socket.socket) -> int:
+    engine = make_engine(config.llm_args())
+    try:
+        server = Server(config, options, engine)
+        with _handlers(server.handle_exit):
+            asyncio.run(server.serve_until_signal(listener))
+    finally:
+        engine.shutdown()
     return server.exit_code()
 
 
@@ -98,17 +101,17 @@ class Server(uvicorn.Server):
     """uvicorn with an engine behind it, and a drain that ends.
 
     Args:
-        args: What the engine was loaded with.
+        config: What the engine was loaded with.
         options: Address, limits and logs.
         engine: The engine, loaded.
     """
 
-    def __init__(self, args: LlmArgs, options: HttpOptions, engine: object) -> None:
-        self.state = ServerState(engine, args, options, self._engine_failed)
+    def __init__(self, config: ServeConfig, options: HttpOptions, engine: object) -> None:
+        self.state = ServerState(engine, config, options, self._engine_failed)
         self.options = options
         self._signal: int | None = None
         timed = type("TimedConnection", (Connection,), {"head_timeout": options.upload_timeout})
-        config = uvicorn.Config(
+        uvicorn_config = uvicorn.Config(
             make_app(self.state),
             http=timed,
             ws="none",
@@ -119,7 +122,7 @@ class Server(uvicorn.Server):
             h11_max_incomplete_event_size=options.max_header_bytes,
             timeout_graceful_shutdown=int(options.shutdown_grace_period + _LAST_ANSWERS_SECONDS),
         )
-        super().__init__(config)
+        super().__init__(uvicorn_config)
 
     async def serve_until_signal(self, listener: socket.socket) -> None:
         """Serve, and return when all is drained."""

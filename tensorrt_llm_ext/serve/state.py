@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..llmapi.llm_args import LlmArgs
+from ..llmapi.llm_args import ServeConfig
 from ..media import MediaDoor
 from .engine_thread import EngineThread
 from .errors import ApiError, engine_failed, shutting_down
@@ -27,23 +27,28 @@ class ServerState:
 
     Args:
         engine: The engine, loaded.
-        args: What it was loaded with.
+        config: What it was loaded with.
         options: Limits.
         stop_server: Called when the engine has failed.
     """
 
-    def __init__(self, engine: Any, args: LlmArgs, options: HttpOptions, stop_server: Callable[[], None]
+    def __init__(
+        self,
+        engine: Any,
+        config: ServeConfig,
+        options: HttpOptions,
+        stop_server: Callable[[], None],
     ) -> None:
         self.options = options
         self.engine = engine
-        self.model_name = options.served_model_name or model_name(args)
-        self.encoder_only = args.mm_encoder_only
+        self.model_name = options.served_model_name or model_name(config)
+        self.encoder_only = config.mm_encoder_only
         self.draining = False
         self._created = int(time.time())
         self._lives: set[Lifeline] = set()
         self.thread = EngineThread(engine, stop_server)
         self.intake = Intake(
-            MediaDoor(args.media_limits),
+            MediaDoor(config.media_limits),
             workers=options.media_workers,
             max_decoded_bytes=options.max_decoded_bytes,
         )
@@ -103,6 +108,6 @@ class ServerState:
             )
 
 
-def model_name(args: LlmArgs) -> str:
+def model_name(config: ServeConfig) -> str:
     """What clients call a model by, unless told otherwise: the name of its folder."""
-    return Path(args.model).resolve().name
+    return Path(config.model or "").resolve().name

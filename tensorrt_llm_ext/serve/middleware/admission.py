@@ -42,6 +42,7 @@ class AdmissionMiddleware:
         self._unanswered = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
         if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] not in self._paths:
             await self.app(scope, receive, send)
             return

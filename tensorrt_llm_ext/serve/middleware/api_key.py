@@ -28,6 +28,7 @@ class ApiKeyMiddleware:
         self._open = frozenset(open_paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
         if scope["type"] == "http" and scope["path"] not in self._open:
             kind, _, key = Headers(scope=scope).get("Authorization", "").partition(" ")
             # In constant time, or the answer's delay would tell how much of a guess was right.

@@ -26,6 +26,7 @@ class BodyLimitMiddleware:
         self._max_bytes = max_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return

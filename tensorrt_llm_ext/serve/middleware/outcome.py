@@ -29,6 +29,7 @@ class OutcomeMiddleware:
         self._count = count
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
         if scope["type"] != "http" or scope["path"] not in self._paths:
             await self.app(scope, receive, send)
             return

@@ -34,6 +34,7 @@ class RequestIdMiddleware:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return

@@ -25,6 +25,7 @@ class UploadTimeoutMiddleware:
         self._seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
