@@ -29,6 +29,8 @@ class Intake:
     def __init__(self, door: MediaDoor, *, workers: int, max_decoded_bytes: int) -> None:
         self._door = door
         self._pool = ThreadPoolExecutor(workers, "intake")
+        # No more requests at once than threads: all that decode when the room is full overfill it.
+        self._slots = asyncio.Semaphore(workers)
         self._max_bytes = max_decoded_bytes
         self._held = 0
         self._room = asyncio.Event()
@@ -55,9 +57,15 @@ class Intake:
         self._door.check(parts)
         if not parts:
             return DecodedMedia([], self._release)
-        while self._held >= self._max_bytes:
-            self._room.clear()
-            await self._room.wait()
+        async with self._slots:
+            while self._held >= self._max_bytes:
+                self._room.clear()
+                await self._room.wait()
+            media = DecodedMedia(await self._open_all(parts, deadline), self._release)
+            self._held += media.num_bytes
+            return media
+
+    async def _open_all(self, parts: Sequence[MediaPart], deadline: float) -> list[tuple[str, Any]]:
         tasks = [
             asyncio.ensure_future(self.run(lambda part=part: self._open(part, deadline)))  # type: ignore[misc]
             for part in parts
@@ -67,12 +75,7 @@ class Intake:
         finally:
             for task in tasks:
                 task.cancel()
-        media = DecodedMedia(
-            [(part.modality, content) for part, content in zip(parts, contents, strict=True)],
-            self._release,
-        )
-        self._held += media.num_bytes
-        return media
+        return [(part.modality, content) for part, content in zip(parts, contents, strict=True)]
 
     def close(self) -> None:
         """Take no more; what runs is not waited for."""

@@ -88,12 +88,13 @@ def bind(options: HttpOptions) -> socket.socket:
 
 def _serve(config: ServeConfig, options: HttpOptions, listener: socket.socket) -> int:
     engine = make_engine(config.llm_args())
-    try:
-        server = Server(config, options, engine)
-        with _handlers(server.handle_exit):
-            asyncio.run(server.serve_until_signal(listener))
-    finally:
-        engine.shutdown()
+    server = Server(config, options, engine)
+    with _handlers(server.handle_exit):
+        ended = asyncio.run(server.serve_until_signal(listener))
+    if not ended:
+        logger.error("the engine is stuck in a step; leaving without it")
+        _leave(server.exit_code() or 1)
+    engine.shutdown()
     return server.exit_code()
 
 
@@ -124,16 +125,18 @@ class Server(uvicorn.Server):
         )
         super().__init__(uvicorn_config)
 
-    async def serve_until_signal(self, listener: socket.socket) -> None:
-        """Serve, and return when all is drained."""
+    async def serve_until_signal(self, listener: socket.socket) -> bool:
+        """Serve, and return when all is drained.
+
+        Returns:
+            Whether the engine's thread has ended; False where it is stuck in a step.
+        """
         self.state.thread.start()
         host, port = listener.getsockname()[:2]
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         logger.info("serving %s on http://%s", self.state.model_name, address)
         await self._serve([listener])
-        if not self.state.close(0 if self.force_exit else _LAST_STEP_SECONDS):
-            logger.error("the engine is stuck in a step; leaving without it")
-            _leave(self.exit_code() or 1)
+        return self.state.close(0 if self.force_exit else _LAST_STEP_SECONDS)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """First signal: drain. Second: leave."""
