@@ -20,6 +20,7 @@ from .features import FeaturesAnswer
 from .middleware.admission import AdmissionMiddleware
 from .middleware.api_key import ApiKeyMiddleware
 from .middleware.body_limit import BodyLimitMiddleware
+from .middleware.head_limit import HeadLimitMiddleware
 from .middleware.outcome import OutcomeMiddleware
 from .middleware.request_id import RequestIdMiddleware
 from .middleware.upload_timeout import UploadTimeoutMiddleware
@@ -63,6 +64,7 @@ def make_app(server: ServerState) -> FastAPI:
         key = options.api_key.get_secret_value()
         app.add_middleware(ApiKeyMiddleware, key=key, open_paths=open_paths)
     app.add_middleware(OutcomeMiddleware, paths=ENGINE_PATHS, count=server.metrics.count_request)
+    app.add_middleware(HeadLimitMiddleware, max_bytes=options.max_header_bytes)
     app.add_middleware(RequestIdMiddleware)
     return app
 

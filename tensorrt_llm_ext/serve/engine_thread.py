@@ -98,8 +98,7 @@ class EngineThread:
             self._calls.put(partial(self._cancel, work))
 
     def stop(self) -> None:
-        """End after the step that runs."""
-        self._stopping = True
+        """End after the step that runs, and after all that was cancelled is."""
         self._calls.put(None)
 
     def join(self, seconds: float) -> bool:
@@ -147,10 +146,10 @@ class EngineThread:
             self._take_snapshot()
         try:
             call = self._calls.get(idle)
-            while True:
-                if call is not None:
-                    call()
+            while call is not None:
+                call()
                 call = self._calls.get_nowait()
+            self._stopping = True
         except queue.Empty:
             return
 

@@ -57,7 +57,7 @@ class HttpOptions(StrictBaseModel):
     )
     max_header_bytes: PositiveInt = Field(
         64 * 2**10,
-        description="Largest request head; a larger one is answered 400.",
+        description="Largest request head; a larger one is answered 431, or 400.",
         status="beta",
     )
     upload_timeout: Seconds = Field(

@@ -29,6 +29,7 @@ logger = logging.getLogger("tensorrt_llm_ext.serve")
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _LAST_STEP_SECONDS = 5.0
+_FORCED_SECONDS = 0.5
 _LAST_ANSWERS_SECONDS = 5.0
 
 
@@ -136,7 +137,7 @@ class Server(uvicorn.Server):
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         logger.info("serving %s on http://%s", self.state.model_name, address)
         await self._serve([listener])
-        return self.state.close(0 if self.force_exit else _LAST_STEP_SECONDS)
+        return self.state.close(_FORCED_SECONDS if self.force_exit else _LAST_STEP_SECONDS)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """First signal: drain. Second: leave."""
@@ -154,6 +155,10 @@ class Server(uvicorn.Server):
         timer = asyncio.get_running_loop().call_later(grace, self.state.end_all)
         await super().shutdown(sockets)
         timer.cancel()
+        self.state.end_all()  # those that there was no time to wait for
+        await asyncio.sleep(_FORCED_SECONDS if self.server_state.tasks else 0)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
     def exit_code(self) -> int:
         """What the process ends with."""
