@@ -106,7 +106,12 @@ def flat_tensors(output: dict[str, Any]) -> dict[str, torch.Tensor]:
 
 
 def numbers(tensor: torch.Tensor, form: str) -> list[float] | str:
-    """A tensor [rows, width] of any dtype, row by row: as numbers, or base64 of float32."""
+    """A tensor's numbers, row by row.
+
+    Args:
+        tensor: [rows, width], any dtype.
+        form: "float", or base64 of little-endian float32.
+    """
     flat = tensor.float().flatten().numpy()
     if form == "float":
         values: list[float] = flat.tolist()
