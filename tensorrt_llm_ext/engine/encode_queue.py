@@ -4,13 +4,15 @@
 
 What one step encodes is filled up from all that wait, so media of several requests share a call,
 and a request with more media than fit is spread over several steps: between them, others get their
-next tokens.
+next tokens. Nor do these wait while media are resized and cut: a thread does that.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -48,15 +50,16 @@ class EncodeJob:
         self._todo = deque(
             _Place(m, i, item) for m, its in items.items() for i, item in enumerate(its)
         )
+        self._missing = len(self._todo)
 
     @property
     def done(self) -> bool:
         """Whether all is encoded, or nothing will be."""
-        return self.error is not None or not self._todo
+        return self.error is not None or not self._missing
 
     @property
     def loads(self) -> dict[str, tuple[int, int]]:
-        """Items and rows for each tower that are still to be encoded."""
+        """Items and rows for each tower that no call has taken yet."""
         return loads_of(place.item for place in self._todo)
 
     def take(
@@ -83,11 +86,24 @@ class EncodeJob:
             taken.append(self._todo.popleft())
         return taken
 
+    def put(self, place: _Place, output: Any) -> None:
+        """Store an item's output."""
+        self.outputs[place.modality][place.position] = output
+        self._missing -= 1
+
     def fail(self, error: str, *, callers_fault: bool) -> None:
         """End it without outputs."""
         self.error, self.callers_fault = error, callers_fault
         self.outputs.clear()
         self._todo.clear()
+
+
+class _Entry(NamedTuple):
+    """One item of a call."""
+
+    job: EncodeJob
+    place: _Place
+    loaded: Loaded
 
 
 class EncodeQueue:
@@ -103,6 +119,11 @@ class EncodeQueue:
         self._encoders = encoders
         self._limits = (max_items, max_rows)
         self._jobs: list[EncodeJob] = []
+        self._loading: Future[list[_Entry]] | None = None
+
+    @cached_property
+    def _worker(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(1, "media-load")
 
     @property
     def idle(self) -> bool:
@@ -110,24 +131,48 @@ class EncodeQueue:
         return not self._jobs
 
     def add(self, job: EncodeJob) -> None:
-        """Put a job at the end."""
-        self._jobs.append(job)
+        """Put a job at the end, unless it has nothing to encode."""
+        if not job.done:
+            self._jobs.append(job)
 
     def remove(self, job: EncodeJob) -> None:
         """Forget a job, wherever it is."""
         if job in self._jobs:
             self._jobs.remove(job)
 
-    def step(self) -> None:
-        """Load and encode what fits, at most one call a tower; jobs that are done leave.
+    def step(self, *, wait: bool) -> None:
+        """Encode what fits, at most one call a tower; jobs that are done leave.
 
-        Media are loaded here and not before: rows of all that wait could fill the host.
+        Media are loaded for one call at a time and not before: rows of all that wait could fill the
+        host. Unless the caller waits they are loaded on a thread, and encoded in a later step.
+
+        Args:
+            wait: There is nothing else to do.
         """
+        if self._loading is None:
+            picked = self._pick()
+            if wait or not picked:
+                self._encode(self._load(picked))
+            else:
+                self._loading = self._worker.submit(self._load, picked)
+        elif wait or self._loading.done():
+            loading, self._loading = self._loading, None
+            self._encode(loading.result())
+        self._jobs = [job for job in self._jobs if not job.done]
+
+    def _pick(self) -> list[tuple[EncodeJob, list[_Place]]]:
         items: Counter[str] = Counter()
         rows: Counter[str] = Counter()
-        loader, batch = self._encoders.loader(), list[tuple[EncodeJob, _Place, Loaded]]()
+        picked = []
         for job in self._jobs:
-            places = job.take(items, rows, self._limits)
+            picked.append((job, job.take(items, rows, self._limits)))
+            if job.loads:
+                break  # whoever comes behind waits: nobody is overtaken
+        return picked
+
+    def _load(self, picked: list[tuple[EncodeJob, list[_Place]]]) -> list[_Entry]:
+        loader, batch = self._encoders.loader(), list[_Entry]()
+        for job, places in picked:
             try:
                 # By itself, so that what is wrong with one job is no matter to the others.
                 loaded = [loader.load({p.modality: [p.item]})[p.modality][0] for p in places]
@@ -136,13 +181,11 @@ class EncodeQueue:
             except torch.OutOfMemoryError as error:  # of a copy from the cache
                 job.fail(f"out of memory while its media were loaded: {error}", callers_fault=False)
             else:
-                batch += [(job, *pair) for pair in zip(places, loaded, strict=True)]
-            if not job.done:
-                break  # whoever comes behind waits: nobody is overtaken
-        self._encode(batch)
-        self._jobs = [job for job in self._jobs if not job.done]
+                batch += [_Entry(job, *pair) for pair in zip(places, loaded, strict=True)]
+        return batch
 
-    def _encode(self, batch: list[tuple[EncodeJob, _Place, Loaded]]) -> None:
+    def _encode(self, batch: list[_Entry]) -> None:
+        batch = [entry for entry in batch if entry.job in self._jobs]  # the others were cancelled
         if not batch:
             return
         inputs = [{place.modality: [loaded]} for _, place, loaded in batch]
@@ -156,7 +199,7 @@ class EncodeQueue:
                 )
             return
         for (job, place, _), output in zip(batch, outputs, strict=True):
-            job.outputs[place.modality][place.position] = output[place.modality][0]
+            job.put(place, output[place.modality][0])
 
 
 def loads_of(items: Iterable[Item]) -> dict[str, tuple[int, int]]:

@@ -355,7 +355,7 @@ class TorchEngine:
         """
         if self.args.mm_encoder_only:
             self.encoders.check_open()
-            self.encode_queue.step()
+            self.encode_queue.step(wait=True)
             return []
         return self.loop.step()
 

@@ -166,7 +166,7 @@ class StepLoop:
             healthy = False
             try:
                 self._admit()
-                self._queue.step()
+                self._queue.step(wait=self._waits_for_media())
                 events = self._read_prompts() + self._decode()
                 healthy = True
             finally:
@@ -238,6 +238,11 @@ class StepLoop:
         for request in self._scheduler.admit():
             request.admitted_at = time.monotonic()
             self._queue.add(request.job)
+
+    def _waits_for_media(self) -> bool:
+        """Whether nobody can have a token before some media are encoded."""
+        waiting = [request for request in self._scheduler.admitted if not request.job.done]
+        return not self._scheduler.running and len(waiting) == len(self._scheduler.admitted)
 
     def _read_prompts(self) -> list[StepEvent]:
         """Prompts of the admitted whose media are encoded; draws their first tokens."""

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import threading
 import weakref
 from pathlib import Path
@@ -440,7 +441,7 @@ def test_a_request_with_many_pictures_does_not_stall_the_others(
     expected = llm.generate(many, tokens(3)).outputs[0].token_ids
     calls["image"] = spy
     try:
-        running = engine.submit("The sky", tokens(12))
+        running = engine.submit("The sky", tokens(100))
         engine.step()
         big = engine.submit(many, tokens(3))
         late = engine.submit(with_image(picture), tokens(3))
@@ -452,9 +453,42 @@ def test_a_request_with_many_pictures_does_not_stall_the_others(
     finally:
         calls["image"] = encode
     # The late one is admitted when the rest of the big one leaves room, and shares its last call.
-    assert order[:8] == ["encode 4", "run", "encode 4", "run", "encode 3", "big", "late", "text"]
+    calls_at = [i for i, what in enumerate(order) if what.startswith("encode")]
+    assert [order[i] for i in calls_at] == ["encode 4", "encode 4", "encode 3"]
+    assert all("run" in order[i:j] for i, j in itertools.pairwise(calls_at))
+    assert order[calls_at[-1] + 1 :][:2] == ["big", "late"]
     assert engine.take(big).outputs[0].token_ids == expected
     for request in (running, late, text):
+        engine.take(request)
+
+
+def test_slow_pictures_do_not_stall_the_others(
+    llm: LLM, picture: Image.Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decoding and resizing go on beside the steps; who has nothing else to do waits for them."""
+    engine, media = llm._engine, llm._engine.encoders.media
+    load, go = media.load, threading.Event()
+
+    def slow(item: Any) -> Any:
+        go.wait(20)
+        return load(item)
+
+    want = llm.generate(with_image(picture), tokens(2)).outputs[0].token_ids
+    monkeypatch.setattr(media, "load", slow)
+    running = engine.submit("The sky", tokens(12))
+    engine.step()
+    shown = engine.submit(with_image(picture), tokens(2))
+    doomed = engine.submit(with_image(picture), tokens(2))
+    for _ in range(8):
+        assert [event.request_id for event in engine.step()] == [running]
+    engine.cancel(doomed)  # while a thread loads its picture
+    go.set()
+    events = []
+    while not engine.loop.idle:
+        events += engine.step()
+    assert [e.token_id for e in events if e.request_id == shown] == want
+    assert doomed not in {e.request_id for e in events}
+    for request in (running, shown, doomed):
         engine.take(request)
 
 
