@@ -5,6 +5,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -15,6 +18,8 @@ import numpy as np
 from ..media import MediaDoor, MediaPart
 
 T = TypeVar("T")
+
+_NICENESS = 10
 
 
 class Intake:
@@ -28,7 +33,7 @@ class Intake:
 
     def __init__(self, door: MediaDoor, *, workers: int, max_decoded_bytes: int) -> None:
         self._door = door
-        self._pool = ThreadPoolExecutor(workers, "intake")
+        self._pool = ThreadPoolExecutor(workers, "intake", _give_way)
         # No more requests at once than threads: all that decode when the room is full overfill it.
         self._slots = asyncio.Semaphore(workers)
         self._max_bytes = max_decoded_bytes
@@ -109,6 +114,12 @@ class DecodedMedia:
             self._release(self.num_bytes)
             self._release = None
             self.contents = []
+
+
+def _give_way() -> None:
+    """Let the event loop and the engine go first where there are fewer cores than threads."""
+    if sys.platform == "linux":  # elsewhere a priority is the whole process's
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
 
 
 def _num_bytes(content: Any) -> int:
