@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 
 from .. import __version__
 from ..engine.errors import EngineClosedError, RequestError
@@ -17,12 +17,12 @@ from ..media import MediaError
 from .chat import ChatAnswer
 from .errors import ApiError, bad_request, shutting_down
 from .features import FeaturesAnswer
+from .middleware import request_id
 from .middleware.admission import AdmissionMiddleware
 from .middleware.api_key import ApiKeyMiddleware
 from .middleware.body_limit import BodyLimitMiddleware
 from .middleware.head_limit import HeadLimitMiddleware
 from .middleware.outcome import OutcomeMiddleware
-from .middleware.request_id import RequestIdMiddleware
 from .middleware.upload_timeout import UploadTimeoutMiddleware
 from .protocol import ChatCompletionRequest, EmbeddingsRequest
 from .state import ServerState
@@ -65,7 +65,7 @@ def make_app(server: ServerState) -> FastAPI:
         app.add_middleware(ApiKeyMiddleware, key=key, open_paths=open_paths)
     app.add_middleware(OutcomeMiddleware, paths=ENGINE_PATHS, count=server.metrics.count_request)
     app.add_middleware(HeadLimitMiddleware, max_bytes=options.max_header_bytes)
-    app.add_middleware(RequestIdMiddleware)
+    app.add_middleware(request_id.RequestIdMiddleware)
     return app
 
 
@@ -128,8 +128,11 @@ def _add_error_bodies(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> Response:
-        text = f"the server made a mistake; quote request id {request.state.request_id}"
-        return JSONResponse(ApiError(500, text, code="internal_error").body, 500)
+        # Outside of all middleware, so it has to bring the id itself.
+        name = request.state.request_id
+        text = f"the server made a mistake; quote request id {name}"
+        headers = {request_id.HEADER: name}
+        return ApiError(500, text, code="internal_error", headers=headers).response()
 
 
 def _explain(error: RequestValidationError) -> ApiError:

@@ -18,6 +18,8 @@ logger = logging.getLogger("tensorrt_llm_ext.serve.requests")
 HEADER = "X-Request-Id"
 current: ContextVar[str | None] = ContextVar("request_id", default=None)
 """Id of the request that a task works for."""
+_NOBODY_THERE = 499
+"""Status in the log where the client left before there was an answer."""
 _TAKEN = re.compile(r"[A-Za-z0-9._:-]{1,128}")  # nothing that could forge a log line
 
 
@@ -42,18 +44,21 @@ class RequestIdMiddleware:
         request_id = given if _TAKEN.fullmatch(given) else uuid.uuid4().hex
         state = scope.setdefault("state", {})
         state["request_id"], state["began"] = request_id, time.monotonic()
-        status = 0
+        status = 500
+        started = False
 
         async def send_with_id(message: Message) -> None:
-            nonlocal status
+            nonlocal status, started
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, started = message["status"], True
                 MutableHeaders(scope=message)[HEADER] = request_id
             await send(message)
 
         token = current.set(request_id)
         try:
             await self.app(scope, receive, send_with_id)
+            if not started:
+                status = _NOBODY_THERE
         finally:
             seconds = time.monotonic() - state["began"]
             fields = {
