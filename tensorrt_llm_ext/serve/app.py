@@ -24,7 +24,7 @@ from .middleware.body_limit import BodyLimitMiddleware
 from .middleware.head_limit import HeadLimitMiddleware
 from .middleware.outcome import OutcomeMiddleware
 from .middleware.upload_timeout import UploadTimeoutMiddleware
-from .protocol import ChatCompletionRequest, EmbeddingsRequest
+from .protocol import ChatCompletionRequest, EmbeddingsRequest, ErrorBody
 from .state import ServerState
 
 ENGINE_PATHS = ("/v1/chat/completions", "/v1/embeddings")
@@ -44,6 +44,10 @@ def make_app(server: ServerState) -> FastAPI:
         docs_url=None,  # pages of these load scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,
+        responses={
+            "4XX": {"model": ErrorBody, "description": "Something about the request."},
+            "5XX": {"model": ErrorBody, "description": "Something about the server."},
+        },
     )
     _add_routes(app, server)
     _add_error_bodies(app)

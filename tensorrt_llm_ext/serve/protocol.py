@@ -330,6 +330,21 @@ class EmbeddingsRequest(WireModel):
     user: str | None = None
 
 
+class ErrorDetails(WireModel):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class ErrorBody(WireModel):
+    """Body of every answer other than success."""
+
+    error: ErrorDetails
+
+
 def _conflict(key: str, text: str) -> PydanticCustomError:
     """What is wrong with a key that is no error of its value alone."""
     return PydanticCustomError("conflict", "{text}", {"text": text, "key": key})
