@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..towers.output import ItemOutput, join_outputs
 from .encoders import Encoders
 from .errors import RequestError
-from .media_inputs import Item
+from .media_inputs import Item, MediaItem
 from .media_loader import Loaded
 
 
@@ -70,7 +71,8 @@ class EncodeJob:
         Args:
             items: Items in the step so far, by tower; counted on.
             rows: Rows in the step so far, by tower; counted on.
-            limits: Most items and rows of a tower. A single item may be larger.
+            limits: Most items and rows of a tower. A single item may be larger; a video is then
+                cut over several steps.
         """
         taken = []
         while self._todo:
@@ -106,6 +108,14 @@ class _Entry(NamedTuple):
     loaded: Loaded
 
 
+class _Rest(NamedTuple):
+    """What is left of an item that is too large for one call, and what is done of it."""
+
+    entry: _Entry
+    pieces: deque[dict[str, Any]]
+    outputs: list[ItemOutput]
+
+
 class EncodeQueue:
     """Jobs, first come, first served. Not for several threads at once.
 
@@ -120,6 +130,7 @@ class EncodeQueue:
         self._limits = (max_items, max_rows)
         self._jobs: list[EncodeJob] = []
         self._loading: Future[list[_Entry]] | None = None
+        self._rest: _Rest | None = None
 
     @cached_property
     def _worker(self) -> ThreadPoolExecutor:
@@ -149,7 +160,9 @@ class EncodeQueue:
         Args:
             wait: There is nothing else to do.
         """
-        if self._loading is None:
+        if self._rest is not None:
+            self._encode_rest(self._rest)
+        elif self._loading is None:
             picked = self._pick()
             if wait or not picked:
                 self._encode(self._load(picked))
@@ -186,6 +199,11 @@ class EncodeQueue:
 
     def _encode(self, batch: list[_Entry]) -> None:
         batch = [entry for entry in batch if entry.job in self._jobs]  # the others were cancelled
+        for entry in [entry for entry in batch if self._too_large(entry)]:
+            batch.remove(entry)
+            pieces = cut_in_time(entry.loaded.take_inputs(), self._limits[1])
+            self._rest = _Rest(entry, deque(pieces), [])
+            self._encode_rest(self._rest)
         if not batch:
             return
         inputs = [{place.modality: [loaded]} for _, place, loaded in batch]
@@ -200,6 +218,47 @@ class EncodeQueue:
             return
         for (job, place, _), output in zip(batch, outputs, strict=True):
             job.put(place, output[place.modality][0])
+
+    def _too_large(self, entry: _Entry) -> bool:
+        """Whether an item would take more than one call's rows, and can be cut."""
+        item = entry.place.item
+        cuttable = isinstance(item, MediaItem) and item.grid_thw[0] > 1
+        return cuttable and item.num_rows > self._limits[1] and entry.loaded.output is None
+
+    def _encode_rest(self, rest: _Rest) -> None:
+        (job, place, loaded), pieces, outputs = rest
+        self._rest = None
+        if job not in self._jobs:  # cancelled
+            return
+        try:
+            outputs.append(self._encoders.encode_piece(loaded.tower, pieces.popleft()))
+            if pieces:
+                self._rest = rest
+                return
+            loaded.output = join_outputs(outputs)
+        except torch.OutOfMemoryError as error:
+            job.fail(f"out of memory while its media were encoded: {error}", callers_fault=False)
+            return
+        self._encoders.keep([loaded])
+        job.put(place, loaded.take())
+
+
+def cut_in_time(inputs: Mapping[str, Any], max_rows: int) -> list[dict[str, Any]]:
+    """Cut a video between temporal patches, which see nothing of each other in an encoder.
+
+    Args:
+        inputs: ``pixel_values`` [t * h * w, ...] of any dtype and ``grid_thw``.
+        max_rows: Rows of a piece; one temporal patch may have more.
+
+    Returns:
+        The same of each piece, views of the rows.
+    """
+    rows, (t, h, w) = inputs["pixel_values"], inputs["grid_thw"]
+    each = max(1, max_rows // (h * w))
+    cuts = [(i, min(i + each, t)) for i in range(0, t, each)]
+    return [
+        {"pixel_values": rows[i * h * w : j * h * w], "grid_thw": (j - i, h, w)} for i, j in cuts
+    ]
 
 
 def loads_of(items: Iterable[Item]) -> dict[str, tuple[int, int]]:

@@ -4,10 +4,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..graphs.report import EncoderCacheStats
+from ..towers.output import ItemOutput
 from .encoder_cache import EncoderCache
 from .errors import EngineClosedError
 from .media_inputs import Item, MediaInputs
@@ -58,9 +59,23 @@ class Encoders:
                 outputs = call([one.take_inputs() for one in todo])
                 for one, output in zip(todo, outputs, strict=True):
                     one.output = output
-        if self.cache is not None:
-            self.cache.put({one.key: one.output for one in new if one.key and one.output})
+        self.keep(new)
         return [{m: [one.take() for one in its] for m, its in groups.items()} for groups in inputs]
+
+    def encode_piece(self, tower: str, inputs: dict[str, Any]) -> ItemOutput:
+        """Encode one tower input by itself; see :func:`cut_in_time`.
+
+        Args:
+            tower: Key of its tower.
+            inputs: Tensors [rows, ...], as the tower takes them.
+        """
+        (output,) = self.calls[tower]([inputs])
+        return output
+
+    def keep(self, encoded: Iterable[Loaded]) -> None:
+        """Put new outputs into the cache, where there is one."""
+        if self.cache is not None:
+            self.cache.put({one.key: one.output for one in encoded if one.key and one.output})
 
     def encode_multimodal(self, data: Mapping[str, Any]) -> dict[str, list[Any]]:
         """Encode media without a prompt.

@@ -17,6 +17,8 @@ import torch
 from PIL import Image, ImageFile
 
 from tensorrt_llm_ext import LLM, SamplingParams
+from tensorrt_llm_ext.engine.encode_queue import EncodeJob
+from tensorrt_llm_ext.engine.encoder_cache import EncoderCache
 from tensorrt_llm_ext.engine.errors import RequestError
 
 IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
@@ -459,6 +461,51 @@ def test_a_request_with_many_pictures_does_not_stall_the_others(
     assert order[calls_at[-1] + 1 :][:2] == ["big", "late"]
     assert engine.take(big).outputs[0].token_ids == expected
     for request in (running, late, text):
+        engine.take(request)
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_long_video_does_not_stall_the_others(
+    llm: LLM, clip: np.ndarray, cached: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut between frame pairs, over as many calls as it needs; the same comes out."""
+    engine = llm._engine
+    if cached:
+        cache = EncoderCache(2**20, engine._towers, engine.device)
+        monkeypatch.setattr(engine.encoders, "cache", cache)
+    long = np.concatenate([clip + i for i in range(6)])  # 30 frames: 15 pairs of 24 rows
+    whole = engine.encode_multimodal({"video": [long]})["video"][0]
+    if cached:
+        engine.clear_encoder_cache()
+    rows: list[int] = []
+    encode = engine.encoders.calls["image"]
+
+    def spy(items: list[Any]) -> Any:
+        rows.append(sum(len(item["pixel_values"]) for item in items))
+        return encode(items)
+
+    monkeypatch.setitem(engine.encoders.calls, "image", spy)
+    video = {"prompt": VIDEO, "multi_modal_data": {"video": [long]}}
+    running = engine.submit("The sky", tokens(200))
+    engine.step()
+    job = EncodeJob(engine.encoders.plan({"video": [long]}))
+    engine.encode_queue.add(job)
+    pace = []
+    while not job.done:
+        assert [event.request_id for event in engine.step()] == [running]
+        pace.append(len(rows))
+    assert rows == [13 * 24, 2 * 24]
+    assert {1, 2} <= set(pace)  # a token came between
+    for name, parts in job.outputs["video"][0].items():
+        torch.testing.assert_close(parts, whole[name], atol=1e-5, rtol=1e-4)
+    doomed = engine.submit(video, tokens(2))
+    while len(rows) == 2 and not cached:
+        engine.step()
+    engine.cancel(doomed)  # between its calls
+    engine.cancel(running)
+    assert len(llm.generate(video, tokens(2)).outputs[0].token_ids) == 2
+    assert rows == ([312, 48] if cached else [312, 48, 312, 312, 48])
+    for request in (doomed, running):
         engine.take(request)
 
 
