@@ -297,14 +297,21 @@ def load_language_model(
 
     Returns:
         The model in evaluation mode, and its tokenizer.
+
+    Raises:
+        ValueError: Weights are missing or of another shape; all of them are listed.
     """
-    model: Any = AutoModelForImageTextToText.from_pretrained(
+    loaded: Any = AutoModelForImageTextToText.from_pretrained(
         checkpoint,
         config=config,
         dtype=dtype,
         use_safetensors=True,
         trust_remote_code=trust_remote_code,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # all are listed below
     )
+    model, report = loaded
+    _check_loaded(report, checkpoint)
     owner = model
     for modality, stand_in in stand_ins.items():
         owner = _owner_of(model, _TOWER_MODULES[modality])
@@ -328,6 +335,20 @@ def load_language_model(
         max_positions=config.get_text_config().max_position_embeddings,
         cache_argument=_cache_argument(model),
     )
+
+
+def _check_loaded(report: Mapping[str, Any], checkpoint: Path) -> None:
+    """Refuse a model that transformers filled up with random weights."""
+    missing = [f"missing {key}" for key in sorted(report["missing_keys"])]
+    shapes = [
+        f"{key} is {list(found)}, expected {list(expected)}"
+        for key, found, expected in sorted(report["mismatched_keys"])
+    ]
+    if missing or shapes:
+        raise ValueError(
+            f"{checkpoint} does not fit the language model of its config.json: "
+            + "; ".join(missing + shapes)
+        )
 
 
 def _owner_of(model: nn.Module, name: str) -> nn.Module:

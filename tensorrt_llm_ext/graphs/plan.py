@@ -9,11 +9,13 @@ CUDA is an estimate:
   torch's allocator serves the intermediates in their order (``memory_model``); smaller buckets
   reuse that memory. Convolutions are given scratch of the size of their input and output.
 * the arenas: the same allocator, after the tower's weights, whose segments have room left.
-* the driver's side of a graph: ``GRAPH_BYTES`` each.
+* the driver's side of a graph: ``GRAPH_BYTES`` each. It is kept for the next graphs when one goes,
+  so a later capture of the same process takes less than is said here.
 
-Fitted to an H200 (torch 2.11, bf16, driver's count): ``GRAPH_BYTES``, from what three vision towers
-took at 4096 and 8192 tokens beyond pool and arenas (0 to 0.3 MiB a graph), and the scratch of
-convolutions, from a single measurement (8 chunks of the Qwen3-Omni audio tower). It has to be
+Fitted to an H200 (torch 2.11, bf16, driver's count): ``GRAPH_BYTES``, from what the first captures
+of a process took beyond later ones or beyond pool and arenas (Qwen3-VL-8B, 80 graphs: 124 MiB;
+Qwen3-VL-2B, 48 graphs: 74 MiB), and the scratch of convolutions, from a single measurement (8
+chunks of the Qwen3-Omni audio tower). It has to be
 confirmed on a GPU whenever device, torch, the towers or the allocator's settings
 (``PYTORCH_CUDA_ALLOC_CONF``) change: tests/gpu/test_plan_gpu.py holds it against what captures
 take. Not in it: what libraries load once for the process (kernels, 32 MiB of cuBLAS workspace for a
@@ -39,8 +41,8 @@ from .buckets import Bucket
 from .captured import run_encoder
 from .memory_model import CachingAllocator, MemoryEvent, memory_events, peak_bytes
 
-GRAPH_BYTES = 1 << 18
-"""Driver memory of one instantiated graph of a few hundred nodes."""
+GRAPH_BYTES = 1_625_000
+"""Driver memory of one instantiated graph of about 230 nodes (24 to 32 fused layers)."""
 
 _CPU = torch.device("cpu")
 

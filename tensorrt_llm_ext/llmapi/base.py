@@ -32,6 +32,8 @@ A guard against typing errors such as 1e9: 2**24 rows are about 4000 images of 1
 """
 MAX_INT = 2**31 - 1
 """Largest count elsewhere: what an int32 index can address."""
+MAX_PIXELS = 80_000_000
+"""Largest cap on the pixels of a picture; Pillow warns from about 89 million."""
 MAX_BYTES = 10**18
 """Largest memory size."""
 
@@ -144,8 +146,12 @@ PositiveInt = Annotated[int, PydanticField(ge=1, le=MAX_INT), _WHOLE]
 NonNegativeInt = Annotated[int, PydanticField(ge=0, le=MAX_INT), _WHOLE]
 RowCount = Annotated[int, PydanticField(ge=1, le=MAX_ROWS), _WHOLE]
 WarmupSteps = Annotated[int, PydanticField(ge=1, le=1000), _WHOLE]
+Port = Annotated[int, PydanticField(ge=1, le=65535), _WHOLE]
+RedirectCount = Annotated[int, PydanticField(ge=0, le=20), _WHOLE]
+PixelCount = Annotated[int, PydanticField(ge=1, le=MAX_PIXELS), _WHOLE]
 Seed = Annotated[int, PydanticField(ge=0, lt=2**63), _WHOLE]
 Number = Annotated[float, Strict(), PydanticField(allow_inf_nan=False)]
+Positive = Annotated[float, Strict(), PydanticField(gt=0, le=86400, allow_inf_nan=False)]
 SearchSeconds = Annotated[float, Strict(), PydanticField(ge=0, le=3600, allow_inf_nan=False)]
 
 _BYTE_UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}

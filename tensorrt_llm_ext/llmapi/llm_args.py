@@ -20,6 +20,7 @@ from tensorrt_llm_ext.llmapi.base import (
     Str,
     config_error,
 )
+from tensorrt_llm_ext.llmapi.media_limits import MediaLimits
 from tensorrt_llm_ext.llmapi.mm_config import MODALITY_ALIASES, MultimodalConfig
 from tensorrt_llm_ext.llmapi.upstream_fields import UpstreamKeysModel, upstream_fields
 
@@ -82,6 +83,8 @@ class KvCacheConfig(_UpstreamKvCacheKeys):
 
 class ServeConfig(_UpstreamLlmKeys):
     """What a serve YAML file may hold: the arguments of `LLM`, where `model` may come later.
+
+    `media_limits` is the server's own; `LLM` takes media that are decoded already.
 
     Wherever a field counts encoder tokens, these are rows of the encoder's input sequence
     (patches) before the merger reduces them.
@@ -161,6 +164,12 @@ class ServeConfig(_UpstreamLlmKeys):
         description="How the encoders run; null is the same as leaving it out.",
         status="prototype",
     )
+    media_limits: MediaLimits = Field(
+        default_factory=MediaLimits,
+        description="What the server takes of media, and from where. Remote and local media are "
+        "off by default.",
+        status="prototype",
+    )
 
     _notices: list[str] = PrivateAttr(default_factory=list)
 
@@ -227,6 +236,16 @@ class ServeConfig(_UpstreamLlmKeys):
         if modality in graphs and graphs[modality].max_num_tokens:
             return f"multimodal_config.encoder_cuda_graph.{modality}.max_num_tokens"
         return "encoder_max_num_tokens" if self.encoder_max_num_tokens else "max_num_tokens"
+
+    def llm_args(self) -> "LlmArgs":
+        """The same, where a model is named.
+
+        Raises:
+            ValueError: None is.
+        """
+        if self.model is None:
+            raise ValueError("no model is named: set model to a checkpoint folder")
+        return LlmArgs.model_validate(self.model_dump(exclude_unset=True, by_alias=True))
 
 
 class LlmArgs(ServeConfig):

@@ -90,12 +90,14 @@ def allocate_weights(tower: Any, device: str | torch.device) -> None:
         device: Where that is to be.
     """
     module: torch.nn.Module = tower
-    tower.lay_out_weights(torch.device(device))
+    device = torch.device(device)
+    tower.lay_out_weights(device)
 
     def allocate(tensor: torch.Tensor) -> torch.Tensor:
-        return torch.empty_like(tensor, device=device) if tensor.is_meta else tensor
+        there = tensor.device.type == device.type
+        return tensor if there else torch.empty_like(tensor, device=device)
 
-    module._apply(allocate)
+    module._apply(allocate)  # to_empty() would allocate again what was laid out
 
 
 def _empty_tower(

@@ -25,6 +25,7 @@ FORBIDDEN = {
     "graphs": {*HOSTS, "towers"},
     "towers": HOSTS,
     "engine": {"serve", "trtllm", "cli", "llmapi.llm"},
+    "media": {"serve", "trtllm", "cli", "llmapi.llm", "towers", "graphs", "ops"},
     "llmapi": {"serve", "trtllm", "cli"},
 }
 HOST_PACKAGES = {"transformers", "tensorrt_llm"}

@@ -34,7 +34,10 @@ def test_tables_and_keys_are_those_of_the_models():
         fields = {f.alias or n for n, f in MODELS[table].model_fields.items()}
         assert set(keys) <= fields
     # Keys of ours that upstream has not.
-    assert set(own_keys(ServeConfig)) - {r.key for r in UPSTREAM_KEYS["LlmArgs"]} == {"device"}
+    assert set(own_keys(ServeConfig)) - {r.key for r in UPSTREAM_KEYS["LlmArgs"]} == {
+        "device",
+        "media_limits",
+    }
     assert set(own_keys(KvCacheConfig)) == {"free_gpu_memory_fraction", "max_tokens"}
     assert own_keys(MultimodalConfig) == ["encoder_cache_max_bytes", "encoder_cuda_graph"]
 

@@ -14,7 +14,7 @@ from tensorrt_llm_ext.ops.packed_metadata import PackedAttnMetadata, make_metada
 from tensorrt_llm_ext.towers import packed_blocks
 from tensorrt_llm_ext.towers.loading import allocate_weights, tower_without_weights
 from tensorrt_llm_ext.towers.packed_blocks import PackedBlocks
-from tensorrt_llm_ext.towers.packed_vit import AxialRope, PackedViTConfig
+from tensorrt_llm_ext.towers.packed_vit import AxialRope, Fp32Constant, PackedViTConfig
 
 CPU = torch.device("cpu")
 LENGTHS = (7, 1, 12, 4)
@@ -32,6 +32,18 @@ GLM_4: dict[str, Any] = {
 GLM_5 = {**GLM_4, "attention_bias": True, "mlp_bias": True, "qk_norm": True, "gate_limit": 0.5}
 ONE_BIAS = {"attention_bias": False, "mlp_bias": True}
 KNOBS = {"qwen": QWEN, "radio": RADIO, "glm 4": GLM_4, "glm 5": GLM_5, "one bias": ONE_BIAS}
+
+TOWER = {
+    "model_type": "qwen3_vl",
+    "vision_config": {
+        "depth": 2,
+        "hidden_size": 48,
+        "num_heads": 3,
+        "intermediate_size": 80,
+        "out_hidden_size": 32,
+        "deepstack_visual_indexes": [0],
+    },
+}
 
 
 def make_blocks(knobs: dict[str, Any], dtype: torch.dtype = torch.float32) -> PackedBlocks:
@@ -212,22 +224,26 @@ def test_weights_are_laid_out_where_there_are_kernels(monkeypatch: pytest.Monkey
     assert [block.mlp.filled_up() for block in blocks] == filled
 
 
+def test_tables_follow_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are on the host, not on device meta, and ask where an empty tensor would go."""
+    asked = []
+    apply = Fp32Constant._apply
+
+    def spy(self: Fp32Constant, fn: Any, recurse: bool = True) -> Any:
+        asked.append(fn(torch.empty(0)).device.type)
+        return apply(self, fn, recurse)
+
+    tower = tower_without_weights(TOWER)
+    monkeypatch.setattr(Fp32Constant, "_apply", spy)
+    allocate_weights(tower, "meta")
+    assert asked
+    assert set(asked) == {"meta"}
+
+
 def test_weights_get_memory_where_they_are_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is moved, so nothing leaves a hole: an allocation of its own is never freed."""
     monkeypatch.setattr(packed_blocks, "has_kernels", lambda *where: True)
-    tower = tower_without_weights(
-        {
-            "model_type": "qwen3_vl",
-            "vision_config": {
-                "depth": 2,
-                "hidden_size": 48,
-                "num_heads": 3,
-                "intermediate_size": 80,
-                "out_hidden_size": 32,
-                "deepstack_visual_indexes": [0],
-            },
-        }
-    )
+    tower = tower_without_weights(TOWER)
     allocate_weights(tower, CPU)
     places = {name: p.data_ptr() for name, p in tower.named_parameters()}
     assert all(p.device == CPU and not p.requires_grad for p in tower.parameters())
