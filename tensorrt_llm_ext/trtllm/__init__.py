@@ -20,15 +20,24 @@ _EXPORTS = {
     "module_dir": "arrival",
     "register": "registration",
     "serve_command": "serve",
+    "wants_hand_over": "serve",
 }
 
-__all__ = ["HandOver", "Refusal", "expand", "module_dir", "register", "serve_command"]
+__all__ = [
+    "HandOver",
+    "Refusal",
+    "expand",
+    "module_dir",
+    "register",
+    "serve_command",
+    "wants_hand_over",
+]
 
 if TYPE_CHECKING:
     from .arrival import module_dir
     from .expand import expand
     from .registration import register
-    from .serve import HandOver, Refusal, serve_command
+    from .serve import HandOver, Refusal, serve_command, wants_hand_over
 
 
 def __getattr__(name: str) -> Any:

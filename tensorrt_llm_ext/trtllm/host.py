@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping
+from importlib import import_module
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from typing import Any
 from ..graphs.lifecycle import refuse_impossible
 from ..graphs.report import TowerReport
 from ..llmapi.mm_config import MultimodalConfig
+from ..llmapi.sampling_params import SamplingParams
 from .arrival import DISABLE, disabled, installed, register_now
-from .config import published
+from .config import plain, published
 from .registration import Registration
 from .serve import split
 
@@ -75,12 +77,10 @@ def _refuse_without_hook(config: MultimodalConfig, registration: Registration) -
 
 
 def _llm_class() -> type[Any]:
-    from importlib import import_module
-
     upstream: type[Any] = import_module("tensorrt_llm").LLM
 
     class LLM(upstream):
-        """Upstream's, and what our towers reported at start-up.
+        """Upstream's, with what our towers reported at start-up; takes our parameters too.
 
         Attributes:
             startup_report: Reports of the towers by rank; empty where nothing was configured.
@@ -88,7 +88,26 @@ def _llm_class() -> type[Any]:
 
         startup_report: dict[int, list[TowerReport]]
 
+        def generate(self, inputs: Any, sampling_params: Any = None, **more: Any) -> Any:
+            """See upstream's."""
+            return super().generate(inputs, upstream_params(sampling_params), **more)
+
+        def generate_async(self, inputs: Any, sampling_params: Any = None, **more: Any) -> Any:
+            """See upstream's."""
+            return super().generate_async(inputs, upstream_params(sampling_params), **more)
+
     return LLM
+
+
+def upstream_params(params: Any) -> Any:
+    """Sampling parameters of ours as upstream's; upstream's own, and None, as they are.
+
+    Args:
+        params: One, or a list with one a prompt.
+    """
+    if isinstance(params, SamplingParams):
+        return import_module("tensorrt_llm").SamplingParams(**plain(params))
+    return [upstream_params(one) for one in params] if isinstance(params, list) else params
 
 
 def read_reports(folder: Path) -> dict[int, list[TowerReport]]:

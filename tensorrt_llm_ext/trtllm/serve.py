@@ -10,16 +10,18 @@ nor a way out, so that the import of this package looks first.
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 import yaml
 
+from ..llmapi.base import StrictBaseModel
 from ..llmapi.overrides import OverrideError, parse_overrides
 from ..llmapi.yaml_io import ConfigFileError, load_yaml_file
 from ..towers.checkpoint import read_config
@@ -63,6 +65,26 @@ class HandOver:
     argv: tuple[str, ...]
     env: dict[str, str]
     config_file: Path
+
+    def go(self) -> NoReturn:
+        """Becomes that command.
+
+        Raises:
+            OSError: It is not on the path.
+        """
+        os.execvpe(self.argv[0], self.argv, {**os.environ, **self.env})
+
+
+def wants_hand_over(values: Mapping[str, Any]) -> bool:
+    """Whether a serve configuration means TensorRT-LLM, as `LLM` would read it; imports nothing.
+
+    Args:
+        values: The configuration as merged from file, flags and ``--set``.
+    """
+    backend, device = values.get("backend", "auto"), values.get("device", "auto")
+    if backend == "auto":
+        return device != "cpu" and installed() and not disabled()
+    return bool(backend == "tensorrt_llm")
 
 
 def serve_command(
@@ -113,7 +135,11 @@ def split(values: Mapping[str, Any], model: str) -> tuple[dict[str, Any], Settin
     Raises:
         ValueError: An entry is wrong, or the folder is none.
     """
-    theirs = {k: v for k, v in values.items() if k not in ("model", "backend", "device")}
+    theirs = {
+        key: plain(value) if isinstance(value, StrictBaseModel) else value  # a model of ours
+        for key, value in values.items()
+        if key not in ("model", "backend", "device")
+    }
     config = checked_graphs(values.get("multimodal_config"), "multimodal_config")
     multimodal = plain(values.get("multimodal_config"))
     multimodal.pop(GRAPHS, None)

@@ -17,6 +17,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from tensorrt_llm_ext import KvCacheConfig, SamplingParams
 from tensorrt_llm_ext.cli import main
 from tensorrt_llm_ext.llmapi.mm_config import MultimodalConfig
 from tensorrt_llm_ext.trtllm import config, serve
@@ -31,12 +32,14 @@ from tensorrt_llm_ext.trtllm.config import (
     spelling_of,
 )
 from tensorrt_llm_ext.trtllm.expand import expand
+from tensorrt_llm_ext.trtllm.host import upstream_params
 from tensorrt_llm_ext.trtllm.serve import (
     HandOver,
     Refusal,
     refuse_uncarried_keys,
     serve_command,
     split,
+    wants_hand_over,
 )
 
 from .small import QWEN
@@ -168,6 +171,21 @@ def test_split(checkpoint: str, fields: tuple[str, ...]) -> None:
     assert split({}, checkpoint) == ({}, Settings(graphs={}, max_num_tokens=8192))
 
 
+def test_models_of_ours_become_what_upstream_takes(
+    checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kv = KvCacheConfig(free_gpu_memory_fraction=0.5)
+    assert split({"kv_cache_config": kv}, checkpoint)[0] == {
+        "kv_cache_config": {"free_gpu_memory_fraction": 0.5}
+    }
+    theirs = SimpleNamespace(SamplingParams=lambda **given: given)
+    monkeypatch.setitem(sys.modules, "tensorrt_llm", theirs)  # type: ignore[arg-type]
+    one = SamplingParams(max_tokens=4, temperature=0.5)
+    assert upstream_params(one) == {"max_tokens": 4, "temperature": 0.5}
+    assert upstream_params([one, None]) == [{"max_tokens": 4, "temperature": 0.5}, None]
+    assert upstream_params("theirs") == "theirs"
+
+
 # ---- expand ----
 
 
@@ -262,6 +280,35 @@ def test_no_hand_over(checkpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "not installed" in serve_command(checkpoint, {}).reason  # type: ignore[union-attr]
     monkeypatch.setattr(serve, "disabled", lambda: True)
     assert "TRTLLM_EXT_DISABLE" in serve_command(checkpoint, {}).reason  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("values", "there", "off", "wanted"),
+    [
+        ({}, True, False, True),
+        ({}, False, False, False),
+        ({}, True, True, False),
+        ({"device": "cpu"}, True, False, False),
+        ({"backend": "torch"}, True, False, False),
+        ({"backend": "tensorrt_llm"}, False, True, True),  # serve_command says why not
+    ],
+)
+def test_who_wants_it(
+    values: dict[str, str], there: bool, off: bool, wanted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "installed", lambda: there)
+    monkeypatch.setattr(serve, "disabled", lambda: off)
+    assert wants_hand_over(values) is wanted
+
+
+def test_becoming_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+    monkeypatch.setattr(os, "execvpe", lambda *call: calls.append(call))
+    HandOver(("trtllm-serve", "m"), {VARIABLE: "{}"}, Path("f")).go()
+    ((file, argv, env),) = calls
+    assert (file, argv) == ("trtllm-serve", ("trtllm-serve", "m"))
+    assert env[VARIABLE] == "{}"
+    assert env["PATH"] == os.environ["PATH"]
 
 
 @pytest.mark.parametrize("form", ["file", "file=", "--set"])
