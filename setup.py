@@ -20,9 +20,16 @@ def read_version() -> str:
 
 
 DEMO = ["scikit-learn>=1.5"]  # ships two real photographs (china.jpg, flower.jpg)
+SERVE = [
+    "av",  # video and sound
+    "fastapi",
+    "prometheus-client",
+    "python-json-logger",
+    "uvicorn",
+]
 
 EXTRAS = {
-    "serve": ["av", "fastapi", "uvicorn", "prometheus-client"],  # av: video and sound
+    "serve": SERVE,
     # Empty on purpose. TensorRT-LLM pins torch, CUDA and its own wheel index, so naming it here
     # would let `pip install tensorrt_llm_ext[trtllm]` replace a working torch, or fail to resolve.
     # Install TensorRT-LLM first, as its own documentation says, then this package beside it
@@ -33,14 +40,16 @@ EXTRAS = {
     "demo": DEMO,
     "dev": [
         *DEMO,
-        "av",
+        *SERVE,
         "check-jsonschema",
         "espeakng-loader",  # speaks a sentence for the tests
+        "httpx",
         "hypothesis",
         "hypothesis-jsonschema",
         "interrogate",
         "jsonschema",
         "mypy",
+        "openai",  # drives the server in its tests
         "pytest",
         "pytest-timeout",
         "ruff",

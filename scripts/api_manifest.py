@@ -36,12 +36,12 @@ PACKAGE = "tensorrt_llm_ext"
 # Modules whose __all__ is the public surface.
 PUBLIC_MODULES = (
     PACKAGE,
-    *(f"{PACKAGE}.{name}" for name in ("llmapi", "towers", "graphs", "media")),
+    *(f"{PACKAGE}.{name}" for name in ("llmapi", "towers", "graphs", "media", "serve")),
 )
 # What public methods return, and users read.
 RESULTS = {f"{PACKAGE}.engine.results": ("CompletionOutput", "RequestOutput")}
 # Packages whose pydantic models users construct or read.
-MODEL_PACKAGES = (f"{PACKAGE}.llmapi", f"{PACKAGE}.graphs")
+MODEL_PACKAGES = (f"{PACKAGE}.llmapi", f"{PACKAGE}.graphs", f"{PACKAGE}.serve")
 
 Json = dict[str, Any]
 

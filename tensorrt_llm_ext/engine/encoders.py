@@ -4,13 +4,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..graphs.report import EncoderCacheStats
+from ..towers.output import ItemOutput
 from .encoder_cache import EncoderCache
 from .errors import EngineClosedError
-from .media_inputs import MediaInputs
+from .media_inputs import Item, MediaInputs
 from .media_loader import Loaded, MediaLoader
 from .prompts import as_items
 
@@ -58,9 +59,23 @@ class Encoders:
                 outputs = call([one.take_inputs() for one in todo])
                 for one, output in zip(todo, outputs, strict=True):
                     one.output = output
-        if self.cache is not None:
-            self.cache.put({one.key: one.output for one in new if one.key and one.output})
+        self.keep(new)
         return [{m: [one.take() for one in its] for m, its in groups.items()} for groups in inputs]
+
+    def encode_piece(self, tower: str, inputs: dict[str, Any]) -> ItemOutput:
+        """Encode one tower input by itself; see :func:`cut_in_time`.
+
+        Args:
+            tower: Key of its tower.
+            inputs: Tensors [rows, ...], as the tower takes them.
+        """
+        (output,) = self.calls[tower]([inputs])
+        return output
+
+    def keep(self, encoded: Iterable[Loaded]) -> None:
+        """Put new outputs into the cache, where there is one."""
+        if self.cache is not None:
+            self.cache.put({one.key: one.output for one in encoded if one.key and one.output})
 
     def encode_multimodal(self, data: Mapping[str, Any]) -> dict[str, list[Any]]:
         """Encode media without a prompt.
@@ -77,13 +92,25 @@ class Encoders:
             EngineClosedError: The engine was shut down.
         """
         self.check_open()
-        media = self.media
-        for modality in data:
-            media.check_modality(modality)
-        planned = {m: [media.plan(m, i) for i in as_items(m, v)] for m, v in data.items()}
-        inputs = self.loader().load(planned)
+        inputs = self.loader().load(self.plan(data))
         self.check_open()
         return self.encode([inputs])[0]
+
+    def plan(self, data: Mapping[str, Any]) -> dict[str, list[Item]]:
+        """Check media without a prompt and work out their sizes; see :meth:`MediaInputs.plan`.
+
+        Args:
+            data: Media of each modality, as in ``multi_modal_data``.
+
+        Returns:
+            Planned items by modality.
+
+        Raises:
+            RequestError: An item cannot be used, or the model has no such encoder.
+        """
+        for modality in data:
+            self.media.check_modality(modality)
+        return {m: [self.media.plan(m, i) for i in as_items(m, v)] for m, v in data.items()}
 
     def cache_stats(self) -> EncoderCacheStats:
         """Counters of the cache, all 0 where there is none."""

@@ -25,6 +25,7 @@ from ..llmapi.sampling_params import SamplingParams
 from ..towers import load_tower, modalities_of, setup_mm_encoder_cuda_graphs
 from ..towers.checkpoint import read_config
 from . import kv_cache, loading
+from .encode_queue import EncodeQueue
 from .encoder_cache import EncoderCache
 from .encoders import Encoders
 from .errors import EncoderOnlyError
@@ -95,6 +96,9 @@ class TorchEngine:
                 )
             media = MediaInputs(self._folder, self._family, self._towers)
             self._encoders = Encoders(media, self._towers)
+            self.encode_queue = EncodeQueue(
+                self._encoders, self.args.encoder_batch_budget, self.args.encoder_token_budget
+            )
             if self.args.mm_encoder_only:
                 return
             self._loaded = loading.load_language_model(
@@ -221,7 +225,7 @@ class TorchEngine:
             if self._cache_bytes:
                 self.encoders.cache = EncoderCache(self._cache_bytes, self._towers, self.device)
             if self.kv_report is not None:
-                self._loop = self._make_loop(self.kv_report, self.encoders)
+                self._loop = self._make_loop(self.kv_report)
         self.startup_report = StartupReport(
             model=str(self.args.model),
             device=str(self.device),
@@ -234,7 +238,7 @@ class TorchEngine:
             notices=self._notices,
         )
 
-    def _make_loop(self, kv_report: KvCacheReport, encoders: Encoders) -> StepLoop:
+    def _make_loop(self, kv_report: KvCacheReport) -> StepLoop:
         limits = Limits(
             max_batch_size=self.args.max_batch_size,
             max_num_tokens=self.args.max_num_tokens,
@@ -248,7 +252,7 @@ class TorchEngine:
         return StepLoop(
             generator=self._generator,
             prompts=self._prompts,
-            encoders=encoders,
+            queue=self.encode_queue,
             limits=limits,
             eos_token_ids=self._loaded.eos_token_ids,
         )
@@ -345,7 +349,14 @@ class TorchEngine:
         return self.loop.submit(inputs, params)
 
     def step(self) -> list[StepEvent]:
-        """Admit, encode, prefill and decode once; see :meth:`StepLoop.step`."""
+        """Admit, encode, prefill and decode once; see :meth:`StepLoop.step`.
+
+        Of a model with encoders alone, encode what the queue has.
+        """
+        if self.args.mm_encoder_only:
+            self.encoders.check_open()
+            self.encode_queue.step(wait=True)
+            return []
         return self.loop.step()
 
     def cancel(self, request_id: int) -> StepEvent | None:

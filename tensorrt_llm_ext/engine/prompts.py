@@ -62,16 +62,6 @@ class PreparedPrompt:
     items: dict[str, list[Item]] = field(repr=False)
     order: tuple[str, ...] = ()
 
-    @property
-    def loads(self) -> dict[str, tuple[int, int]]:
-        """Items and rows for each tower."""
-        loads: dict[str, tuple[int, int]] = {}
-        for items in self.items.values():
-            for item in items:
-                count, rows = loads.get(item.tower, (0, 0))
-                loads[item.tower] = (count + 1, rows + item.num_rows)
-        return loads
-
 
 class PromptBuilder:
     """Builds prompts for one checkpoint.

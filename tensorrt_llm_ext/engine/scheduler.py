@@ -11,6 +11,7 @@ from typing import Literal
 
 from ..llmapi.sampling_params import SamplingParams
 from .detokenizer import Detokenizer
+from .encode_queue import EncodeJob
 from .errors import RequestError
 from .prompts import PreparedPrompt
 from .sampling import Sampler
@@ -29,6 +30,8 @@ class Request:
         max_new_tokens: Tokens it may generate at most.
         sampler: Draws its tokens.
         detokenizer: Builds its text.
+        job: Its media on their way through the encoders.
+        admitted_at: When it left the queue, seconds of the monotonic clock; None before.
         token_ids: Tokens generated so far.
         rope_delta: What mRoPE adds to the text position of generated tokens.
         finish_reason: None while it runs.
@@ -41,6 +44,8 @@ class Request:
     max_new_tokens: int
     sampler: Sampler
     detokenizer: Detokenizer
+    job: EncodeJob
+    admitted_at: float | None = None
     token_ids: list[int] = field(default_factory=list)
     rope_delta: float = 0
     finish_reason: FinishReason | None = None
@@ -89,6 +94,10 @@ class Limits:
     def new_tokens(self, prompt_length: int, wanted: int | None) -> int:
         """Tokens a request may generate: what it wants, at most what is left of max_seq_len.
 
+        Args:
+            prompt_length: Tokens of its prompt.
+            wanted: Tokens it wants; None: as many as fit.
+
         Raises:
             RequestError: The request can never run.
         """
@@ -103,9 +112,8 @@ class Limits:
                 f"the prompt has {prompt_length} tokens, max_num_tokens is {self.max_num_tokens}; "
                 "shorten the prompt, shrink the pictures, or raise max_num_tokens"
             )
-        room = self.max_seq_len - prompt_length
-        new = room if wanted is None else min(wanted, room)
-        held = self.kv_tokens - self.state_tokens
+        room, held = self.max_seq_len - prompt_length, self.kv_tokens - self.state_tokens
+        new = max(1, min(room, held - prompt_length)) if wanted is None else min(wanted, room)
         if prompt_length + new > held:
             raise RequestError(
                 f"the prompt has {prompt_length} tokens and may generate {new}, the KV cache holds "
@@ -116,15 +124,21 @@ class Limits:
 
 
 class Scheduler:
-    """Waiting and running requests; first come, first served.
+    """Requests that wait, are admitted and run; first come, first served.
 
     Args:
         limits: What the engine can hold.
+
+    Attributes:
+        waiting: Not admitted yet.
+        admitted: In the batch; their media are being encoded, their prompts are read next.
+        running: In the batch and the KV cache, in the order of its rows.
     """
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.waiting: deque[Request] = deque()
+        self.admitted: list[Request] = []
         self.running: list[Request] = []
 
     def add(self, request: Request) -> None:
@@ -139,37 +153,48 @@ class Scheduler:
         The head of the queue is never overtaken: a large request waits, but not for ever.
         """
         limits = self.limits
-        admitted: list[Request] = []
-        tokens = 0
+        before = len(self.admitted)
+        tokens = sum(request.prompt_length for request in self.admitted)
         items: Counter[str] = Counter()
         rows: Counter[str] = Counter()
-        while self.waiting and len(self.running) < limits.max_batch_size:
+        for request in self.admitted:
+            _count(request, items, rows)
+        while self.waiting and len(self.admitted) + len(self.running) < limits.max_batch_size:
             head = self.waiting[0]
-            if limits.cost([*self.running, head]) > limits.kv_tokens:
+            if limits.cost([*self.running, *self.admitted, head]) > limits.kv_tokens:
                 break
             tokens += head.prompt_length
-            for tower, (its_items, its_rows) in head.prompt.loads.items():
-                items[tower] += its_items
-                rows[tower] += its_rows
-            crowded = (
-                tokens > limits.max_num_tokens
-                or max(items.values(), default=0) > limits.encoder_items
-                or max(rows.values(), default=0) > limits.encoder_rows
+            _count(head, items, rows)
+            # Only what the head needs itself can keep it out: text does not wait for pictures.
+            crowded = tokens > limits.max_num_tokens or any(
+                items[tower] > limits.encoder_items or rows[tower] > limits.encoder_rows
+                for tower in head.job.loads
             )
-            if admitted and crowded:
+            if self.admitted and crowded:
                 break
-            self.running.append(self.waiting.popleft())
-            admitted.append(head)
-        return admitted
+            self.admitted.append(self.waiting.popleft())
+        return self.admitted[before:]
+
+    def start(self, requests: Iterable[Request]) -> None:
+        """Their prompts were read: they are the last rows of the KV cache now."""
+        for request in requests:
+            self.admitted.remove(request)
+            self.running.append(request)
 
     def remove(self, request: Request) -> None:
         """Take a request out of the queue or the batch, wherever it is."""
-        if request in self.waiting:
-            self.waiting.remove(request)
-        if request in self.running:
-            self.running.remove(request)
+        for place in (self.waiting, self.admitted, self.running):
+            if request in place:
+                place.remove(request)
 
     @property
     def idle(self) -> bool:
         """Whether nothing waits and nothing runs."""
-        return not self.waiting and not self.running
+        return not (self.waiting or self.admitted or self.running)
+
+
+def _count(request: Request, items: Counter[str], rows: Counter[str]) -> None:
+    """Add what a request still has to encode."""
+    for tower, (its_items, its_rows) in request.job.loads.items():
+        items[tower] += its_items
+        rows[tower] += its_rows

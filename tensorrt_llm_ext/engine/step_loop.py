@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,10 +18,9 @@ from transformers import DynamicCache
 
 from ..llmapi.sampling_params import SamplingParams
 from .detokenizer import Detokenizer
-from .encoders import Encoders
+from .encode_queue import EncodeJob, EncodeQueue
 from .errors import EngineClosedError, RequestError
 from .generation import Generator
-from .media_loader import Loaded
 from .prompts import PromptBuilder
 from .results import CompletionOutput, RequestOutput, StepEvent
 from .sampling import Sampler
@@ -33,7 +33,7 @@ class StepLoop:
     Args:
         generator: Runs the language model.
         prompts: Builds prompts.
-        encoders: The towers.
+        queue: Encodes media.
         limits: What fits.
         eos_token_ids: Ids that end a text.
     """
@@ -43,14 +43,14 @@ class StepLoop:
         *,
         generator: Generator,
         prompts: PromptBuilder,
-        encoders: Encoders,
+        queue: EncodeQueue,
         limits: Limits,
         eos_token_ids: Sequence[int],
     ) -> None:
         self.limits = limits
         self._generator = generator
         self._prompts = prompts
-        self._encoders = encoders
+        self._queue = queue
         self._eos = tuple(eos_token_ids)
         self._scheduler = Scheduler(limits)
         self._requests: dict[int, Request] = {}
@@ -59,30 +59,43 @@ class StepLoop:
         self._closed = False
 
     def submit(self, inputs: Any, params: SamplingParams | None = None) -> int:
-        """Queue a request.
+        """Prepare a request and queue it; see :meth:`prepare` and :meth:`add`.
+
+        Returns:
+            The request's id.
+        """
+        request = self.prepare(inputs, params)
+        self.add(request)
+        return request.id
+
+    def prepare(
+        self, inputs: Any, params: SamplingParams | None = None, *, fill_context: bool = False
+    ) -> Request:
+        """Check a request, render and tokenize its prompt. Waits for no step.
 
         Args:
             inputs: See :meth:`PromptBuilder.prepare`. Media are only decoded in the step that
                 encodes them, and have to stay as they are until then.
             params: Sampling parameters; defaults when None.
+            fill_context: Generate as much as fits, whatever ``max_tokens`` says.
 
         Returns:
-            The request's id.
+            The request, not queued yet.
 
         Raises:
-            RequestError: The request can never be served; nothing was decoded or encoded for it.
+            RequestError: It can never be served; nothing was decoded or encoded for it.
             EngineClosedError: The engine was shut down.
         """
         self._check_open()
         params = params or SamplingParams()
         prompt = self._prompts.prepare(inputs)
         # Before pixels are touched: a hopeless request costs arithmetic on sizes only.
-        new_tokens = self.limits.new_tokens(len(prompt.token_ids), params.max_tokens)
-        request = Request(
+        wanted = None if fill_context else params.max_tokens
+        return Request(
             id=next(self._ids),
             prompt=prompt,
             params=params,
-            max_new_tokens=new_tokens,
+            max_new_tokens=self.limits.new_tokens(len(prompt.token_ids), wanted),
             sampler=Sampler(params, self._eos, self._generator.device),
             detokenizer=Detokenizer(
                 self._prompts.tokenizer,
@@ -90,12 +103,19 @@ class StepLoop:
                 skip_special_tokens=params.skip_special_tokens,
                 min_tokens=params.min_tokens or 0,
             ),
+            job=EncodeJob(prompt.items),
         )
+
+    def add(self, request: Request) -> None:
+        """Queue a prepared request. Waits for a step that runs.
+
+        Raises:
+            EngineClosedError: The engine was shut down.
+        """
         with self._lock:
             self._check_open()
             self._requests[request.id] = request
             self._scheduler.add(request)
-        return request.id
 
     def generate(
         self, prompts: Sequence[Any], params: Sequence[SamplingParams]
@@ -132,6 +152,9 @@ class StepLoop:
     def step(self) -> list[StepEvent]:
         """Admit, encode, prefill and decode once.
 
+        One step encodes no more than the encoder's budget, so a running request waits for one call
+        of each tower at most, however many media others bring.
+
         Returns:
             What happened, in order; empty when nothing waits or runs.
 
@@ -142,12 +165,13 @@ class StepLoop:
             self._check_open()
             healthy = False
             try:
-                events = self._serve_newcomers(self._scheduler.admit())
-                events += self._decode()
+                self._admit()
+                self._queue.step(wait=self._waits_for_media())
+                events = self._read_prompts() + self._decode()
                 healthy = True
             finally:
                 if not healthy:
-                    self._drop_running("the step it ran in failed")
+                    self._drop_batch("the step it ran in failed")
             return events
 
     def cancel(self, request_id: int) -> StepEvent | None:
@@ -188,7 +212,12 @@ class StepLoop:
     @property
     def idle(self) -> bool:
         """Whether nothing waits and nothing runs."""
-        return self._scheduler.idle
+        return self._scheduler.idle and self._queue.idle
+
+    @property
+    def num_running(self) -> int:
+        """Requests in the batch: admitted, or generating."""
+        return len(self._scheduler.admitted) + len(self._scheduler.running)
 
     def close(self) -> None:
         """Cancel everything and take no more requests. May be called twice."""
@@ -205,48 +234,37 @@ class StepLoop:
 
     # ---- one step ----
 
-    def _serve_newcomers(self, admitted: Sequence[Request]) -> list[StepEvent]:
-        """Encode the newcomers' media, one call a tower, read their prompts, draw first tokens."""
-        loaded, inputs, events = self._load_media(admitted)
-        if not loaded:
+    def _admit(self) -> None:
+        for request in self._scheduler.admit():
+            request.admitted_at = time.monotonic()
+            self._queue.add(request.job)
+
+    def _waits_for_media(self) -> bool:
+        """Whether nobody can have a token before some media are encoded."""
+        waiting = [request for request in self._scheduler.admitted if not request.job.done]
+        return not self._scheduler.running and len(waiting) == len(self._scheduler.admitted)
+
+    def _read_prompts(self) -> list[StepEvent]:
+        """Prompts of the admitted whose media are encoded; draws their first tokens."""
+        ready = [request for request in self._scheduler.admitted if request.job.done]
+        events = [self._end(r, "error", r.job.error) for r in ready if r.job.error is not None]
+        ready = [request for request in ready if request.finish_reason is None]
+        if not ready:
             return events
         try:
-            encoded = self._encoders.encode(inputs)
-            inputs.clear()
-            read = [self._read_prompt(*pair) for pair in zip(loaded, encoded, strict=True)]
+            read = [self._read_prompt(request) for request in ready]
         except torch.OutOfMemoryError as error:
             # None of them is in the cache yet, so whoever runs already can go on.
             why = f"out of memory while the prompt was read: {error}"
-            return events + [self._end(request, "error", why) for request in loaded]
+            return events + [self._end(request, "error", why) for request in ready]
+        self._scheduler.start(ready)
         self._generator.batch.join([cache for _, cache in read])
-        return events + self._take_tokens(loaded, torch.stack([token for token, _ in read]))
+        return events + self._take_tokens(ready, torch.stack([token for token, _ in read]))
 
-    def _load_media(
-        self, admitted: Sequence[Request]
-    ) -> tuple[list[Request], list[dict[str, list[Loaded]]], list[StepEvent]]:
-        """Media of the newcomers, ready to encode; those whose cannot be decoded end here.
-
-        Not before: rows of all that wait could fill the host.
-        """
-        loader = self._encoders.loader()
-        loaded, inputs, events = [], [], []
-        for request in admitted:
-            try:
-                inputs.append(loader.load(request.prompt.items))
-            except RequestError as error:
-                events.append(self._end(request, "error", str(error)))
-            except torch.OutOfMemoryError as error:  # of a copy from the cache
-                why = f"out of memory while its media were loaded: {error}"
-                events.append(self._end(request, "error", why))
-            else:
-                loaded.append(request)
-        return loaded, inputs, events
-
-    def _read_prompt(
-        self, request: Request, encoded: dict[str, list[Any]]
-    ) -> tuple[torch.Tensor, DynamicCache]:
+    def _read_prompt(self, request: Request) -> tuple[torch.Tensor, DynamicCache]:
         """First token and cache of a newcomer."""
-        logits, cache = self._generator.prefill(request, encoded)
+        logits, cache = self._generator.prefill(request, request.job.outputs)
+        request.job.outputs.clear()
         request.prompt.items.clear()  # the caller's media, which nobody looks at again
         return request.sampler.next_token(logits, ()), cache
 
@@ -286,6 +304,7 @@ class StepLoop:
         """End a request from outside: its text so far is kept."""
         request.finish_reason, request.error = reason, error
         request.prompt.items.clear()
+        self._queue.remove(request.job)
         self._leave([request])
         return StepEvent(request.id, None, request.detokenizer.finish(), reason, error)
 
@@ -299,10 +318,10 @@ class StepLoop:
         for request in requests:
             self._scheduler.remove(request)
 
-    def _drop_running(self, why: str) -> None:
+    def _drop_batch(self, why: str) -> None:
         """After a failed step cache and batch may disagree: nothing of the batch can go on."""
         self._generator.batch.keep([])
-        for request in list(self._scheduler.running):
+        for request in [*self._scheduler.running, *self._scheduler.admitted]:
             self._end(request, "error", why)
 
     def _check_open(self) -> None:

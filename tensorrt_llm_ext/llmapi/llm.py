@@ -59,6 +59,24 @@ def engine_of(backend: str) -> type[Any]:
     return _ENGINES[backend]
 
 
+def make_engine(args: LlmArgs) -> Any:
+    """The engine that the arguments ask for, loaded, its encoders captured.
+
+    Args:
+        args: Engine arguments.
+
+    Returns:
+        The engine.
+
+    Raises:
+        ValueError: The arguments, the checkpoint or the memory do not allow it to run.
+    """
+    engine_cls = engine_of(args.backend)
+    # Here and nowhere else: an engine that was never asked cannot forget it.
+    refuse_impossible(args.multimodal_config, engine_cls, resolve_device(args.device))
+    return engine_cls(args)
+
+
 class LLM:
     """A multimodal model, loaded, its encoders captured, ready to generate.
 
@@ -115,11 +133,7 @@ class LLM:
             self.args = LlmArgs.model_validate(fields)
         except ValidationError as error:
             raise ValueError(explain(error, "LLM", LlmArgs)) from error
-        engine_cls = engine_of(self.args.backend)
-        device = resolve_device(self.args.device)
-        # Here and nowhere else: an engine that was never asked cannot forget it.
-        refuse_impossible(self.args.multimodal_config, engine_cls, device)
-        self._engine: Any = engine_cls(self.args)
+        self._engine: Any = make_engine(self.args)
 
     @overload
     def generate(

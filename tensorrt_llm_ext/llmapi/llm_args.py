@@ -237,6 +237,16 @@ class ServeConfig(_UpstreamLlmKeys):
             return f"multimodal_config.encoder_cuda_graph.{modality}.max_num_tokens"
         return "encoder_max_num_tokens" if self.encoder_max_num_tokens else "max_num_tokens"
 
+    def llm_args(self) -> "LlmArgs":
+        """The same, where a model is named.
+
+        Raises:
+            ValueError: None is.
+        """
+        if self.model is None:
+            raise ValueError("no model is named: set model to a checkpoint folder")
+        return LlmArgs.model_validate(self.model_dump(exclude_unset=True, by_alias=True))
+
 
 class LlmArgs(ServeConfig):
     """Arguments of `LLM`. Names, meanings and defaults are upstream's; see `ServeConfig`."""

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import torch
 
 
 class ItemOutput(dict[str, Any]):
@@ -34,3 +36,24 @@ def map_output(output: ItemOutput, change: Callable[[Any], Any]) -> ItemOutput:
             for name, value in output.items()
         }
     )
+
+
+def join_outputs(parts: Sequence[ItemOutput]) -> ItemOutput:
+    """The output of an item that was encoded in parts.
+
+    Args:
+        parts: Their outputs in order, of equal structure: tensors [rows, width] of any dtype, or
+            lists of such.
+
+    Returns:
+        Tensors [all rows, width] of the same dtype.
+    """
+    columns = zip(*(_tensors(part) for part in parts), strict=True)
+    whole = iter([torch.cat(column) for column in columns])
+    return map_output(parts[0], lambda _: next(whole))
+
+
+def _tensors(output: ItemOutput) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    map_output(output, found.append)
+    return found

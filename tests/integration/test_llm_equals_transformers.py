@@ -237,8 +237,7 @@ def test_control_each_output_moves_the_logits(
 ) -> None:
     prompt = f"{IMAGE}What is this?"
     mine = {"prompt": prompt, "multi_modal_data": {"image": picture}}
-    loop = llm._engine.loop
-    encode = loop._encoders.calls["image"]
+    encode = llm._engine.encoders.calls["image"]
 
     def damaged(items: list[dict[str, Any]]) -> Any:
         if what == "pixels":
@@ -248,6 +247,6 @@ def test_control_each_output_moves_the_logits(
             out.deepstack[int(what[-1])].zero_()
         return outputs
 
-    monkeypatch.setitem(loop._encoders.calls, "image", damaged)
+    monkeypatch.setitem(llm._engine.encoders.calls, "image", damaged)
     truth = oracle.logits(oracle.inputs(prompt, [picture]))
     assert distance(prefill_logits(llm, mine), truth) > 0.1

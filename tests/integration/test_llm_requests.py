@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import threading
 import weakref
 from pathlib import Path
@@ -16,6 +17,8 @@ import torch
 from PIL import Image, ImageFile
 
 from tensorrt_llm_ext import LLM, SamplingParams
+from tensorrt_llm_ext.engine.encode_queue import EncodeJob
+from tensorrt_llm_ext.engine.encoder_cache import EncoderCache
 from tensorrt_llm_ext.engine.errors import RequestError
 
 IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
@@ -286,9 +289,8 @@ def test_join_leave_and_cancel_between_steps(
 
 
 def test_one_encode_call_a_step(llm: LLM, picture: Image.Image, clip: np.ndarray) -> None:
-    loop = llm._engine.loop
     counts: list[int] = []
-    calls = loop._encoders.calls
+    calls = llm._engine.encoders.calls
     encode = calls["image"]
 
     def spy(items: list[Any]) -> Any:
@@ -305,9 +307,15 @@ def test_one_encode_call_a_step(llm: LLM, picture: Image.Image, clip: np.ndarray
         llm.generate([with_image(picture)] * 5, tokens(2))
         assert counts == [4, 1]
         counts.clear()
-        # One request above the budget is served alone.
-        llm.generate([with_image([picture] * 5, IMAGE * 5)], tokens(2))
-        assert counts == [5]
+        # One request above the budget is spread over steps, and the last is filled up by the next.
+        llm.generate(
+            [
+                with_image([picture] * 5, f"{IMAGE}a" * 5),
+                with_image([picture] * 2, f"{IMAGE}a" * 2),
+            ],
+            tokens(2),
+        )
+        assert counts == [4, 3]
     finally:
         calls["image"] = encode
 
@@ -367,7 +375,7 @@ def test_failed_step_ends_its_requests_and_the_next_ones_run(
         raise MemoryError("no memory for the encoder")
 
     with monkeypatch.context() as patch:
-        patch.setitem(loop._encoders.calls, "image", broken)
+        patch.setitem(llm._engine.encoders.calls, "image", broken)
         with pytest.raises(MemoryError):
             llm.generate(with_image(picture), tokens(3))
     lost = engine.take(running)
@@ -390,12 +398,158 @@ def test_out_of_memory_ends_only_the_newcomers(
         raise torch.OutOfMemoryError("tried to allocate 2 GiB")
 
     with monkeypatch.context() as patch:
-        patch.setitem(engine.loop._encoders.calls, "image", broken)
-        lost = llm.generate([with_image(picture), "Another one"], tokens(3))
-    assert all("out of memory" in out.error and out.outputs == [] for out in lost)
+        patch.setitem(engine.encoders.calls, "image", broken)
+        lost, other = llm.generate([with_image(picture), "Another one"], tokens(3))
+    assert "out of memory while its media were encoded" in lost.error
+    assert lost.outputs == []
+    assert len(other.outputs[0].token_ids) == 3  # needed no encoder
     while not engine.loop.idle:
         engine.step()
     assert engine.take(running).outputs[0].token_ids == expected
+
+
+def test_out_of_memory_in_a_prompt_ends_only_the_newcomers(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = llm._engine
+    expected = llm.generate("The sky", tokens(8)).outputs[0].token_ids
+    running = engine.submit("The sky", tokens(8))
+    engine.step()
+
+    def broken(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("tried to allocate 2 GiB")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.loop._generator, "prefill", broken)
+        lost = llm.generate(["One", "Another one"], tokens(3))
+    assert all("out of memory while the prompt was read" in out.error for out in lost)
+    while not engine.loop.idle:
+        engine.step()
+    assert engine.take(running).outputs[0].token_ids == expected
+
+
+def test_a_request_with_many_pictures_does_not_stall_the_others(
+    llm: LLM, picture: Image.Image
+) -> None:
+    """Between two tokens of a running request there is one encoder call at most."""
+    engine, calls = llm._engine, llm._engine.encoders.calls
+    encode, order = calls["image"], []
+
+    def spy(items: list[Any]) -> Any:
+        order.append(f"encode {len(items)}")
+        return encode(items)
+
+    many = with_image([picture] * 10, f"{IMAGE}a" * 10)  # 800 rows, encoder_max_num_tokens is 320
+    expected = llm.generate(many, tokens(3)).outputs[0].token_ids
+    calls["image"] = spy
+    try:
+        running = engine.submit("The sky", tokens(100))
+        engine.step()
+        big = engine.submit(many, tokens(3))
+        late = engine.submit(with_image(picture), tokens(3))
+        text = engine.submit("No picture", tokens(3))
+        names = {running: "run", big: "big", late: "late", text: "text"}
+        while not engine.loop.idle:
+            events = engine.step()
+            order += [names[e.request_id] for e in events if e.token_id is not None]
+    finally:
+        calls["image"] = encode
+    # The late one is admitted when the rest of the big one leaves room, and shares its last call.
+    calls_at = [i for i, what in enumerate(order) if what.startswith("encode")]
+    assert [order[i] for i in calls_at] == ["encode 4", "encode 4", "encode 3"]
+    assert all("run" in order[i:j] for i, j in itertools.pairwise(calls_at))
+    assert order[calls_at[-1] + 1 :][:2] == ["big", "late"]
+    assert engine.take(big).outputs[0].token_ids == expected
+    for request in (running, late, text):
+        engine.take(request)
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_long_video_does_not_stall_the_others(
+    llm: LLM, clip: np.ndarray, cached: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut between frame pairs, over as many calls as it needs; the same comes out."""
+    engine = llm._engine
+    if cached:
+        cache = EncoderCache(2**20, engine._towers, engine.device)
+        monkeypatch.setattr(engine.encoders, "cache", cache)
+    long = np.concatenate([clip + i for i in range(6)])  # 30 frames: 15 pairs of 24 rows
+    whole = engine.encode_multimodal({"video": [long]})["video"][0]
+    if cached:
+        engine.clear_encoder_cache()
+    rows: list[int] = []
+    encode = engine.encoders.calls["image"]
+
+    def spy(items: list[Any]) -> Any:
+        rows.append(sum(len(item["pixel_values"]) for item in items))
+        return encode(items)
+
+    monkeypatch.setitem(engine.encoders.calls, "image", spy)
+    video = {"prompt": VIDEO, "multi_modal_data": {"video": [long]}}
+    running = engine.submit("The sky", tokens(200))
+    engine.step()
+    job = EncodeJob(engine.encoders.plan({"video": [long]}))
+    engine.encode_queue.add(job)
+    pace = []
+    while not job.done:
+        assert [event.request_id for event in engine.step()] == [running]
+        pace.append(len(rows))
+    assert rows == [13 * 24, 2 * 24]
+    assert {1, 2} <= set(pace)  # a token came between
+    for name, parts in job.outputs["video"][0].items():
+        torch.testing.assert_close(parts, whole[name], atol=1e-5, rtol=1e-4)
+    doomed = engine.submit(video, tokens(2))
+    while len(rows) == 2 and not cached:
+        engine.step()
+    engine.cancel(doomed)  # between its calls
+    engine.cancel(running)
+    assert len(llm.generate(video, tokens(2)).outputs[0].token_ids) == 2
+    assert rows == ([312, 48] if cached else [312, 48, 312, 312, 48])
+    for request in (doomed, running):
+        engine.take(request)
+
+
+def test_slow_pictures_do_not_stall_the_others(
+    llm: LLM, picture: Image.Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decoding and resizing go on beside the steps; who has nothing else to do waits for them."""
+    engine, media = llm._engine, llm._engine.encoders.media
+    load, go = media.load, threading.Event()
+
+    def slow(item: Any) -> Any:
+        go.wait(20)
+        return load(item)
+
+    want = llm.generate(with_image(picture), tokens(2)).outputs[0].token_ids
+    monkeypatch.setattr(media, "load", slow)
+    running = engine.submit("The sky", tokens(12))
+    engine.step()
+    shown = engine.submit(with_image(picture), tokens(2))
+    doomed = engine.submit(with_image(picture), tokens(2))
+    for _ in range(8):
+        assert [event.request_id for event in engine.step()] == [running]
+    engine.cancel(doomed)  # while a thread loads its picture
+    go.set()
+    events = []
+    while not engine.loop.idle:
+        events += engine.step()
+    assert [e.token_id for e in events if e.request_id == shown] == want
+    assert doomed not in {e.request_id for e in events}
+    for request in (running, shown, doomed):
+        engine.take(request)
+
+
+def test_cancel_between_two_encoder_calls(llm: LLM, picture: Image.Image) -> None:
+    engine = llm._engine
+    many = engine.submit(with_image([picture] * 10, f"{IMAGE}a" * 10), tokens(3))
+    engine.step()
+    assert engine.loop.num_running == 1
+    items = llm.encoder_stats()["image"].items
+    engine.cancel(many)
+    assert engine.loop.idle
+    assert engine.take(many).outputs[0].token_ids == []
+    assert len(llm.generate(with_image(picture), tokens(2)).outputs[0].token_ids) == 2
+    assert llm.encoder_stats()["image"].items == items + 1
 
 
 def test_threads_share_one_engine(llm: LLM, picture: Image.Image) -> None:

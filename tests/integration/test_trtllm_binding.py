@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import torch
-from trtllm_doubles import Edit, Outcome, Run, builder, drive
+from trtllm_doubles import Outcome, Run, builder, drive
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -190,8 +190,8 @@ def test_every_spawned_worker_captures_the_same(outcome: Outcomes, variant: str)
     assert run.error == ""
     assert sorted(run.reports) == ["0", "1"]
     shapes = [
-        [(b["total_tokens"], b["num_contexts"]) for b in of[0]["buckets"]]
-        for of in run.reports.values()
+        [(bucket["num_tokens"], bucket["max_segments"]) for bucket in towers[0]["buckets"]]
+        for towers in run.reports.values()
     ]
     assert shapes[0] == shapes[1] != []
     assert len({event["pid"] for event in run.of("model_capacity")}) == 2
@@ -279,128 +279,19 @@ def test_both_commands_start_upstream_with_our_towers(
     events, _ = served(double, tmp_path / "a", *plain, "--custom_module_dirs", model_dir)
     assert {event["event"] for event in events} & UPSTREAMS == set()
 
-    automatic = tmp_path / "automatic.yaml"
-    automatic.write_text(
-        options.read_text("utf-8").replace("buckets: [[256, 4]]", "max_batch_size: 4")
-    )
-    program = [sys.executable, "-m", "tensorrt_llm_ext.cli", "serve", str(tiny_checkpoint)]
     (tmp_path / "b").mkdir()
-    events, shown = served(double, tmp_path / "b", *program, "--config", str(automatic))
+    hand_over = HAND_OVER.format(model=str(tiny_checkpoint))
+    events, shown = served(double, tmp_path / "b", sys.executable, "-c", hand_over)
     assert {event["event"] for event in events} & UPSTREAMS == set()
     assert '"serving"' in shown
 
 
-# -- another upstream ----------------------------------------------------------------------
+HAND_OVER = """
+import os
+from tensorrt_llm_ext.trtllm import serve_command
 
-ENGINE = "_torch/pyexecutor/model_engine.py"
-MIXIN = "_torch/models/modeling_multimodal_encoder.py"
-MULTIMODAL = "_torch/pyexecutor/engine/multimodal.py"
-UTILS = "_torch/models/modeling_utils.py"
-QWEN = "_torch/models/modeling_qwen3vl.py"
-MOVED = (Edit(ENGINE, "_init_model_capacity", "_size_the_model"),)
-CHANGED = (
-    Edit(
-        ENGINE,
-        "def _init_model_capacity(self) -> None:",
-        "def _init_model_capacity(self, again: bool = False) -> None:",
-    ),
-)
-
-
-@pytest.fixture
-def mutated(models: dict[str, str], tmp_path: Path) -> Callable[..., Outcome]:
-    """(edits) -> what the binding made of a version with them."""
-
-    def of(*edits: Edit, variant: str = BEFORE, **runs: dict[str, Any]) -> Outcome:
-        double = builder.build_double(tmp_path / "double", variant, edits)
-        values = {name: DIAGNOSIS.format(name) for name in ("healthy", "hook", "refusal")}
-        return drive(double, tmp_path / "out", runs, values, OURS, spy=True)
-
-    return of
-
-
-@pytest.mark.parametrize("edits", [MOVED, CHANGED], ids=["moved", "changed"])
-def test_without_the_hook_towers_capture_at_the_last_call(
-    mutated: Callable[..., Outcome], models: dict[str, str], edits: tuple[Edit, ...]
-) -> None:
-    qwen = {"model": models["qwen3_vl"], "llm": graphs("qwen3_vl")}
-    done = mutated(*edits, qwen=qwen)
-    assert done.values["hook"].startswith("'towers: set_attn_max_seq_len; ")
-    assert "_init_model_capacity" in done.values["hook"]
-    run = done.runs["qwen"]
-    assert run.error == ""
-    assert run.in_order("setup_attn_metadata", "our_capture", "kv_sized", "our_replay")
-    assert run.in_order("our_release", "process_groups_down")
-    assert theirs(run) == []
-
-
-NO_PLACE = (
-    *MOVED,
-    *(Edit(f, "set_attn_max_seq_len", "set_longest") for f in (MIXIN, MULTIMODAL, QWEN)),
-)
-OTHER_ARGUMENTS = (
-    Edit(
-        UTILS,
-        "def register_auto_model(name: str)",
-        "def register_auto_model(name: str, replace: bool = True)",
-    ),
-)
-
-
-@pytest.mark.parametrize(
-    ("edits", "reason"),
-    [
-        (NO_PLACE, "no place to capture"),
-        (OTHER_ARGUMENTS, "register_auto_model takes other arguments"),
-    ],
-    ids=["no place", "arguments"],
-)
-def test_where_it_cannot_work_upstream_stays_as_it_is(
-    mutated: Callable[..., Outcome], models: dict[str, str], edits: tuple[Edit, ...], reason: str
-) -> None:
-    qwen = {"model": models["qwen3_vl"]}
-    ours = {**qwen, "via": "ours", "llm": graphs("qwen3_vl", max_batch_size=2)}
-    done = mutated(*edits, qwen=qwen, ours=ours)
-    assert done.values["healthy"] == "False"
-    assert reason in done.values["refusal"]
-    assert done.runs["qwen"].error == ""
-    assert "upstream_eager" in theirs(done.runs["qwen"])
-    assert done.runs["qwen"].of("our_weights") == []
-    assert "backend 'tensorrt_llm' is not available here" in done.runs["ours"].error
-    assert reason in done.runs["ours"].error
-
-
-def test_after_the_pull_request_a_set_up_without_a_model_is_refused(
-    mutated: Callable[..., Outcome],
-) -> None:
-    edits = (
-        Edit(MULTIMODAL, "    model: nn.Module, multimodal_config", "    llm, multimodal_config"),
-        Edit(MULTIMODAL, "{})\n    encoders = [m", "{})\n    model = llm\n    encoders = [m"),
-    )
-    done = mutated(*edits, variant=AFTER)
-    assert "has no parameter 'model'" in done.values["refusal"]
-    assert done.values["healthy"] == "False"
-
-
-def test_an_encoder_at_another_place_stays_with_a_warning(
-    mutated: Callable[..., Outcome], models: dict[str, str]
-) -> None:
-    qwen = {"model": models["qwen3_vl"]}
-    done = mutated(Edit(QWEN, "self.visual", "self.vision_tower"), qwen=qwen)
-    run = done.runs["qwen"]
-    assert run.error == ""
-    assert "upstream_eager" in theirs(run)
-    assert "upstream's encoder stays" in done.output
-
-
-def test_an_unknown_argument_of_the_metadata_is_named(
-    mutated: Callable[..., Outcome], models: dict[str, str]
-) -> None:
-    edit = Edit(
-        MULTIMODAL,
-        'setup_kwargs: dict[str, Any] = {"max_num_tokens": encoder_max_num_tokens}',
-        'setup_kwargs: dict[str, Any] = {"max_num_tokens": encoder_max_num_tokens, "pages": 1}',
-    )
-    run = mutated(edit, qwen={"model": models["qwen3_vl"]}).runs["qwen"]
-    assert "TypeError: setup_attn_metadata was called with [] and" in run.error
-    assert "see trtllm-ext doctor" in run.error
+entry = {{"image": {{"max_batch_size": 4}}}}
+values = {{"max_num_tokens": 512, "multimodal_config": {{"encoder_cuda_graph": entry}}}}
+made = serve_command({model!r}, values, ["--max_batch_size", "4"])
+os.execvpe(made.argv[0], made.argv, {{**os.environ, **made.env}})
+"""

@@ -72,8 +72,8 @@ def test_rows_join_and_leave() -> None:
 
 def request_of(prompt: int, new: int) -> Request:
     unused: Any = None
-    media: Any = SimpleNamespace(token_ids=[0] * prompt, loads={}, items={})
-    return Request(0, media, unused, new, unused, unused)
+    media: Any = SimpleNamespace(token_ids=[0] * prompt, items={})
+    return Request(0, media, unused, new, unused, unused, unused)
 
 
 def test_cost_of_separate_caches_and_states() -> None:

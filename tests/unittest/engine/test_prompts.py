@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 from transformers import AutoConfig, AutoTokenizer
 
+from tensorrt_llm_ext.engine.encode_queue import EncodeJob
 from tensorrt_llm_ext.engine.errors import RequestError
 from tensorrt_llm_ext.engine.families import family_of
 from tensorrt_llm_ext.engine.media_inputs import MediaInputs
@@ -42,7 +43,7 @@ def test_types_and_rows(builder: PromptBuilder) -> None:
         assert kind == {image: 1, video: 2}.get(token, 0)
     assert prompt.token_types.count(1) == 4
     assert prompt.token_types.count(2) == 8  # 2 frame pairs
-    assert prompt.loads == {"image": (2, 16 + 32)}
+    assert EncodeJob(prompt.items).loads == {"image": (2, 16 + 32)}
     assert prompt.order == ("image", "video")
     text = builder.tokenizer.decode(prompt.token_ids)
     # fps 24: frames at 0, 1/24 and twice 2/24 of a second.

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import pytest
 from pydantic import BaseModel, Field
-from trtllm_contract import NAMES, Name, Snapshot, build_contract, literal, main, render
+from trtllm_contract import Snapshot, build_contract, literal, main, render
+from trtllm_contract_names import NAMES, Name
 
 from tensorrt_llm_ext.trtllm.contract import (
     check_contract,
