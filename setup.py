@@ -70,7 +70,7 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.10",
     packages=find_packages(include=["tensorrt_llm_ext", "tensorrt_llm_ext.*"]),
-    package_data={"tensorrt_llm_ext": ["py.typed"]},
+    package_data={"tensorrt_llm_ext": ["py.typed", "trtllm/contract.json"]},
     install_requires=[
         "click",
         "jinja2",

@@ -3,11 +3,14 @@
 """Out-of-tree extension for TensorRT-LLM: CUDA graphs for multimodal encoders.
 
 The public names are imported on first use, so that `import tensorrt_llm_ext.towers` needs
-torch, numpy, pydantic and safetensors only.
+torch, numpy, pydantic and safetensors only. Where TensorRT-LLM is imported, before or after, our
+models register with it (`TRTLLM_EXT_DISABLE=1` prevents that).
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from .trtllm.arrival import watch
 
 __version__ = "0.1.0"
 
@@ -49,3 +52,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_EXPORTS})
+
+
+watch()

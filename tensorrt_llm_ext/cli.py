@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tensorrt_llm_ext import __version__
+from tensorrt_llm_ext.trtllm.commands import doctor, print_expanded, print_module_dir
 
 if TYPE_CHECKING:
     from tensorrt_llm_ext.llmapi.llm_args import ServeConfig
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 def main() -> None:
     """Multimodal encoders with CUDA graphs, beside TensorRT-LLM or on their own."""
 
+
+for _command in (doctor, print_module_dir, print_expanded):
+    main.add_command(_command)
 
 _set_option = click.option(
     "--set",

@@ -134,18 +134,36 @@ class StreamOrder:
             self._lock.release()
 
 
+class PoolOwner(Protocol):
+    """A host's ties to a pool, such as communication windows that captures ask for."""
+
+    def binding(self, pool: tuple[int, int]) -> contextlib.AbstractContextManager[object]:
+        """Around a capture into the pool."""
+        ...
+
+    def release(self, pool: tuple[int, int]) -> None:
+        """After the last graph of the pool is gone."""
+        ...
+
+
 class _PooledGraph:
     """A CUDA graph that its backend counts as alive until it is reset."""
 
-    def __init__(self, graph: torch.cuda.CUDAGraph, alive: set[_PooledGraph]) -> None:
+    def __init__(
+        self, graph: torch.cuda.CUDAGraph, alive: set[_PooledGraph], after: Callable[[], None]
+    ) -> None:
         self.replay = graph.replay
         self._graph = graph
         self._alive = alive
+        self._after = after
         alive.add(self)
 
     def reset(self) -> None:
+        was_alive = self in self._alive
         self._alive.discard(self)
         self._graph.reset()
+        if was_alive and not self._alive:
+            self._after()
 
 
 class CudaGraphBackend:
@@ -154,9 +172,10 @@ class CudaGraphBackend:
     name = "cuda_graph"
     accelerated = True
 
-    def __init__(self, device: torch.device) -> None:
-        """Opens a pool on a CUDA device."""
+    def __init__(self, device: torch.device, owner: PoolOwner | None = None) -> None:
+        """Opens a pool on a CUDA device, for an owner to bind."""
         self._device = device
+        self._owner = owner
         self._order = StreamOrder(device)
         self._stream = _capture_stream(device)
         self._alive: set[_PooledGraph] = set()
@@ -191,7 +210,8 @@ class CudaGraphBackend:
         with self.session(), _quiet_gc():
             if not self._alive:
                 self._pool = torch.cuda.graph_pool_handle()  # a pool dies with its last graph
-            with self._on_capture_stream():
+            bound = _AS_IT_IS if self._owner is None else self._owner.binding(self._pool)
+            with bound, self._on_capture_stream():
                 with _host_reads_are_errors():
                     for _ in range(warmup_steps):
                         body()
@@ -208,7 +228,11 @@ class CudaGraphBackend:
                 except BaseException:
                     self._abandon(graph, ended=ended)
                     raise
-        return _PooledGraph(graph, self._alive)
+        return _PooledGraph(graph, self._alive, functools.partial(self._release, self._pool))
+
+    def _release(self, pool: tuple[int, int]) -> None:
+        if self._owner is not None:
+            self._owner.release(pool)
 
     def variants(self, num_tokens: int) -> tuple[str, ...]:
         """See the protocol: libraries that multiply matrices. Above, none is always faster."""
@@ -351,11 +375,12 @@ def _quiet_gc() -> Iterator[None]:
             gc.enable()
 
 
-def graph_backend_for(device: torch.device) -> GraphBackend | None:
+def graph_backend_for(device: torch.device, owner: PoolOwner | None = None) -> GraphBackend | None:
     """A new backend for a device, or None where there is none.
 
     Args:
         device: The device the encoder runs on.
+        owner: Of its pool, if it has one.
 
     Returns:
         CUDA graphs on CUDA, the static-buffer backend on CPU, None elsewhere.
@@ -363,7 +388,7 @@ def graph_backend_for(device: torch.device) -> GraphBackend | None:
     from .static_backend import StaticGraphBackend
 
     if device.type == "cuda":
-        return CudaGraphBackend(device)
+        return CudaGraphBackend(device, owner)
     if device.type == "cpu":
         return StaticGraphBackend()
     return None

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 
 from ..llmapi.mm_config import MultimodalConfig
-from .backends import GraphBackend, can_capture, graph_backend_for
+from .backends import GraphBackend, PoolOwner, can_capture, graph_backend_for
 from .buckets import Bucket
 from .report import TowerReport
 
@@ -91,10 +91,33 @@ def refuse_unknown_modalities(config: MultimodalConfig, known: Collection[str]) 
             )
 
 
+def validate_encoder_cuda_graphs(
+    towers: Mapping[str, CapturableTower],
+    config: MultimodalConfig,
+    max_num_tokens: int | None = None,
+) -> None:
+    """Hands every tower its part of the configuration, before any capture.
+
+    Args:
+        towers: Towers by modality.
+        config: The multimodal configuration.
+        max_num_tokens: Configured encoder budget (rows before any merger) for entries without a
+            budget of their own; by default that of ``setup_attn_metadata``.
+
+    Raises:
+        ValueError: A configured modality has no tower, or an entry cannot work.
+    """
+    refuse_unknown_modalities(config, towers)
+    for tower in towers.values():
+        tower.configure_encoder_cuda_graph(config, max_num_tokens)
+        tower.planned_buckets()
+
+
 def setup_mm_encoder_cuda_graphs(
     towers: Mapping[str, CapturableTower],
     config: MultimodalConfig,
     max_num_tokens: int | None = None,
+    owner: PoolOwner | None = None,
 ) -> list[TowerReport]:
     """Validates the configuration of every tower, then captures each in one shared pool.
 
@@ -103,6 +126,7 @@ def setup_mm_encoder_cuda_graphs(
         config: The multimodal configuration.
         max_num_tokens: Configured encoder budget (rows before any merger) for entries without a
             budget of their own; by default that of ``setup_attn_metadata``.
+        owner: Of the pools.
 
     Returns:
         A report per tower.
@@ -111,19 +135,17 @@ def setup_mm_encoder_cuda_graphs(
         ValueError: A configured modality has no tower, or an entry cannot work. Raised before any
             capture.
     """
-    refuse_unknown_modalities(config, towers)
-    for tower in towers.values():
-        tower.configure_encoder_cuda_graph(config, max_num_tokens)
-        tower.planned_buckets()
+    validate_encoder_cuda_graphs(towers, config, max_num_tokens)
     if not config.encoder_cuda_graph:
         return [tower.capture_encoder_cuda_graphs() for tower in towers.values()]
     devices = {tower.device for tower in towers.values()}
-    shared = {device: graph_backend_for(device) for device in devices}
+    shared = {device: graph_backend_for(device, owner) for device in devices}
     reports = []
     for modality, tower in towers.items():
         entry = config.encoder_cuda_graph.get(modality)
         # One with a cap may be captured more than once, and memory comes back from a pool only
         # when all of its graphs are gone: it gets a pool of its own.
         capped = entry is not None and entry.max_graph_memory is not None
-        reports.append(tower.capture_encoder_cuda_graphs(None if capped else shared[tower.device]))
+        pool = graph_backend_for(tower.device, owner) if capped else shared[tower.device]
+        reports.append(tower.capture_encoder_cuda_graphs(pool))
     return reports

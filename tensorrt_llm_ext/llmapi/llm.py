@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from os import PathLike
 from types import TracebackType
 from typing import Any, overload
@@ -24,10 +25,19 @@ from .problems import explain
 from .sampling_params import SamplingParams
 
 _ENGINES: dict[str, type[Any]] = {"torch": TorchEngine}
+_HOST = "tensorrt_llm_ext.trtllm.host"  # by name: this module imports no host but the embedded one
+
+
+def _foreign_host(backend: str, device: str) -> Any:
+    """The module of TensorRT-LLM as a host, where a backend name means that; else None."""
+    if backend in _ENGINES or backend not in ("auto", "tensorrt_llm") or device == "cpu":
+        return None
+    host = import_module(_HOST)
+    return host if host.available() else None
 
 
 def engine_of(backend: str) -> type[Any]:
-    """Engine class of a backend name; "auto" is the embedded engine unless a binding is registered.
+    """Engine class of a backend name, TensorRT-LLM apart; "auto" is the embedded engine.
 
     Args:
         backend: "auto", "torch" or "tensorrt_llm".
@@ -70,6 +80,9 @@ def make_engine(args: LlmArgs) -> Any:
 class LLM:
     """A multimodal model, loaded, its encoders captured, ready to generate.
 
+    Where TensorRT-LLM is the backend, by name or because it is installed, what is returned is
+    TensorRT-LLM's own ``LLM`` (a subclass with ``startup_report``), and ``args`` are its arguments.
+
     Args:
         model: Checkpoint folder.
         backend: "auto", "torch" (the embedded engine) or "tensorrt_llm".
@@ -80,6 +93,20 @@ class LLM:
     Raises:
         ValueError: The arguments, the checkpoint or the memory do not allow the model to run.
     """
+
+    def __new__(
+        cls,
+        model: str | PathLike[str],
+        *,
+        backend: str = "auto",
+        multimodal_config: MultimodalConfig | Mapping[str, Any] | None = None,
+        **args: Any,
+    ) -> Any:
+        """See the class."""
+        host = _foreign_host(backend, str(args.get("device", "auto")))
+        if host is None:
+            return super().__new__(cls)
+        return host.make_llm(model, multimodal_config, args)
 
     def __init__(
         self,

@@ -45,6 +45,11 @@ class PackedAttnMetadata:
     tiles: torch.Tensor | None = None
 
     @property
+    def device(self) -> torch.device:
+        """Where the offsets are."""
+        return self.cu_seqlens.device
+
+    @property
     def max_segments(self) -> int:
         """Segments the offsets have room for."""
         return self.cu_seqlens.numel() - 1

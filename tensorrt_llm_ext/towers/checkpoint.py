@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from pydantic import BaseModel, ValidationError
@@ -183,6 +183,106 @@ def _open(path: Path) -> Iterator[Any]:
         raise ValueError(f"{path} is not a whole safetensors file: {error}") from error
 
 
+class WeightSource(Protocol):
+    """Where the tensors of a checkpoint come from."""
+
+    name: str
+    """For messages."""
+
+    def keys(self) -> Collection[str]:
+        """Keys of all tensors."""
+        ...
+
+    def problem(self, key: str) -> str | None:
+        """Why a key's tensor cannot be read, although it is listed."""
+        ...
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        """Shape of a tensor."""
+        ...
+
+    def tensor(self, key: str) -> torch.Tensor:
+        """A tensor.
+
+        Returns:
+            Tensor [...] of the shape that ``shape`` gives, any dtype.
+        """
+        ...
+
+
+class FolderWeights:
+    """The safetensors files of a folder, open as long as the stack is."""
+
+    def __init__(self, checkpoint: str | Path, stack: ExitStack) -> None:
+        """Reads which file has which key; files are opened when they are needed."""
+        self.name = str(checkpoint)
+        self._files = weight_files(checkpoint)
+        self._stack = stack
+        self._readers: dict[Path, Any] = {}
+        self._stored: dict[Path, set[str]] = {}
+
+    def keys(self) -> Collection[str]:
+        """See ``WeightSource``."""
+        return self._files.keys()
+
+    def problem(self, key: str) -> str | None:
+        """See ``WeightSource``."""
+        self._reader(key)
+        path = self._files[key]
+        return None if key in self._stored[path] else f"in {path.name}, where the index has it"
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        """See ``WeightSource``."""
+        return tuple(self._reader(key).get_slice(key).get_shape())
+
+    def tensor(self, key: str) -> torch.Tensor:
+        """See ``WeightSource``.
+
+        Returns:
+            Tensor [...] as stored, any dtype.
+        """
+        tensor: torch.Tensor = self._reader(key).get_tensor(key)
+        return tensor
+
+    def _reader(self, key: str) -> Any:
+        path = self._files[key]
+        if path not in self._readers:
+            self._readers[path] = self._stack.enter_context(_open(path))
+            self._stored[path] = set(self._readers[path].keys())
+        return self._readers[path]
+
+
+class MappedWeights:
+    """Tensors by key, as a host's loader hands them over; slices of files count as tensors."""
+
+    def __init__(self, weights: Mapping[str, Any], name: str) -> None:
+        """Takes them, and how messages are to call them."""
+        self.name = name
+        self._weights = weights
+
+    def keys(self) -> Collection[str]:
+        """See ``WeightSource``."""
+        return self._weights.keys()
+
+    def problem(self, key: str) -> str | None:
+        """See ``WeightSource``."""
+        return None
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        """See ``WeightSource``."""
+        value = self._weights[key]
+        return tuple(value.shape if isinstance(value, torch.Tensor) else value.get_shape())
+
+    def tensor(self, key: str) -> torch.Tensor:
+        """See ``WeightSource``.
+
+        Returns:
+            Tensor [...] as given, any dtype.
+        """
+        tensor: torch.Tensor = self._weights[key][...]
+        return tensor
+
+
 def load_parameters(
     module: nn.Module,
     disk: Mapping[str, tuple[DiskTensor, ...]],
@@ -190,7 +290,7 @@ def load_parameters(
     prefixes: tuple[str, ...],
     ignored: Mapping[str, float | None] | None = None,
 ) -> None:
-    """Copies a tower's weights from disk into its parameters.
+    """Copies a tower's weights from disk into its parameters; see ``copy_parameters``.
 
     Args:
         module: Receives the weights, cast to its dtype.
@@ -203,10 +303,34 @@ def load_parameters(
     Raises:
         ValueError: Keys are missing, unexpected or of another shape; all of them are listed.
     """
-    files = weight_files(checkpoint)
-    prefix = next((p for p in prefixes if any(key.startswith(p) for key in files)), prefixes[0])
+    with ExitStack() as stack:
+        copy_parameters(module, disk, FolderWeights(checkpoint, stack), prefixes, ignored)
+
+
+def copy_parameters(
+    module: nn.Module,
+    disk: Mapping[str, tuple[DiskTensor, ...]],
+    source: WeightSource,
+    prefixes: tuple[str, ...],
+    ignored: Mapping[str, float | None] | None = None,
+) -> None:
+    """Copies a tower's weights into its parameters.
+
+    Args:
+        module: Receives the weights, cast to its dtype.
+        disk: Disk tensors of every parameter, by parameter name.
+        source: Has the weights under the keys of the checkpoint.
+        prefixes: Accepted prefixes; the first that the checkpoint uses is taken.
+        ignored: Patterns of keys (without prefix) that the tower has no use for -> the value that
+            all their elements must have for that to be right, or None.
+
+    Raises:
+        ValueError: Keys are missing, unexpected or of another shape; all of them are listed.
+    """
+    keys = source.keys()
+    prefix = next((p for p in prefixes if any(key.startswith(p) for key in keys)), prefixes[0])
     wanted = {t.key_under(prefix): t.shape for tensors in disk.values() for t in tensors}
-    found = {key for key in files if key.startswith(prefix) or key in wanted}
+    found = {key for key in keys if key.startswith(prefix) or key in wanted}
     unused = {
         key: value
         for key in found - wanted.keys()
@@ -216,31 +340,24 @@ def load_parameters(
     found -= unused.keys()
     problems = [f"missing {key}" for key in sorted(wanted.keys() - found)]
     problems += [f"unexpected {key}" for key in sorted(found - wanted.keys())]
-    with ExitStack() as stack:
-        readers = {
-            path: stack.enter_context(_open(path))
-            for path in sorted({files[key] for key in (wanted.keys() & found) | unused.keys()})
-        }
-        for key, value in sorted(unused.items()):
-            if value is not None and (readers[files[key]].get_tensor(key) != value).any():
-                problems.append(f"{key} is supported only where it is {value:g} throughout")
-        stored = {path: set(reader.keys()) for path, reader in readers.items()}
-        for key in sorted(wanted.keys() & found):
-            if key not in stored[files[key]]:
-                problems.append(f"missing {key} in {files[key].name}, where the index has it")
-                continue
-            shape = tuple(readers[files[key]].get_slice(key).get_shape())
-            if shape != wanted[key]:
-                problems.append(f"{key} is {list(shape)}, expected {list(wanted[key])}")
-        for name, parameter in module.named_parameters() if not problems else ():
-            parts = []
-            for tensor in disk[name]:
-                key = tensor.key_under(prefix)
-                part = readers[files[key]].get_tensor(key)
-                parts.append(part if tensor.axes is None else part.permute(tensor.axes))
-            with torch.no_grad():
-                parameter.copy_(torch.cat(parts).view(parameter.shape))
+    for key, value in sorted(unused.items()):
+        if value is not None and (source.tensor(key) != value).any():
+            problems.append(f"{key} is supported only where it is {value:g} throughout")
+    for key in sorted(wanted.keys() & found):
+        problem = source.problem(key)
+        if problem is not None:
+            problems.append(f"missing {key} {problem}")
+        elif source.shape(key) != wanted[key]:
+            shape = list(source.shape(key))
+            problems.append(f"{key} is {shape}, expected {list(wanted[key])}")
     if problems:
         raise ValueError(
-            f"{checkpoint} does not fit {type(module).__name__}: " + "; ".join(problems)
+            f"{source.name} does not fit {type(module).__name__}: " + "; ".join(problems)
         )
+    for name, parameter in module.named_parameters():
+        parts = []
+        for tensor in disk[name]:
+            part = source.tensor(tensor.key_under(prefix))
+            parts.append(part if tensor.axes is None else part.permute(tensor.axes))
+        with torch.no_grad():
+            parameter.copy_(torch.cat(parts).view(parameter.shape))

@@ -7,7 +7,7 @@ from __future__ import annotations
 import abc
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import torch
 from torch import nn
@@ -21,6 +21,18 @@ from .checkpoint import DiskTensors, disk_tensors_of
 from .metadata import PackedMetadataProvider
 from .output import ItemOutput
 from .packed_blocks import PackedBlocks
+
+
+class ForeignAttention(PackedAttention, Protocol):
+    """A form of packed attention that brings metadata of its own."""
+
+    def metadata(self, *, num_tokens: int, max_segments: int, max_segment_len: int) -> Any:
+        """Metadata of eager runs with room for so much; has what ``PackedAttnMetadata`` has."""
+        ...
+
+    def provider(self) -> EncoderMetadataProvider[Any]:
+        """Metadata of graphs."""
+        ...
 
 
 class EncoderContract(abc.ABC):
@@ -37,6 +49,9 @@ class EncoderContract(abc.ABC):
     kernels for it. Off, it is plain torch but for attention."""
 
     _weight_slot: tuple[dict[str, nn.Parameter | None], str] | None = None
+
+    foreign_attention: ForeignAttention | None = None
+    """A host's attention in place of ours; set it before ``setup_attn_metadata`` and capture."""
 
     disk_ignored: Mapping[str, float | None] = {}
     """Checkpoint keys without use, see ``checkpoint.load_parameters``."""
@@ -121,11 +136,15 @@ class EncoderContract(abc.ABC):
 
     def attention(self, *, captured: bool) -> PackedAttention:
         """Form of attention inside a graph, or outside."""
+        if self.foreign_attention is not None:
+            return self.foreign_attention
         backend = self.attention_backend
         return attention_for(self.device, self.dtype, captured=captured, backend=backend)
 
     def make_metadata_provider(self) -> EncoderMetadataProvider[Any]:
         """Metadata of graphs; by default packed attention."""
+        if self.foreign_attention is not None:
+            return self.foreign_attention.provider()
         return PackedMetadataProvider(self.attention(captured=True), self.device)
 
     @property

@@ -131,6 +131,11 @@ class EncoderCalls(EncoderContract):
         with self._lock:
             return self._planner(self._why_eager(eager)).packer.plan(items)
 
+    @property
+    def has_encoder_cuda_graphs(self) -> bool:
+        """Whether there are graphs that ``encode`` may replay."""
+        return self._runner is not None
+
     def encoder_stats(self) -> EncoderStats:
         """A copy of the counters."""
         with self._lock:

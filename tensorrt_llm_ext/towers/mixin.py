@@ -90,12 +90,8 @@ class MultimodalEncoderMixin(EncoderCalls):
         capacity = (attention_metadata_capacity or {}).get("attention", max_num_tokens)
         # Tensors made in inference mode could not be written outside of it.
         with self._lock, torch.inference_mode(False):
-            self.attn_metadata = make_metadata(
-                self.attention(captured=False),
-                num_tokens=max_num_tokens,
-                max_segments=capacity,
-                max_segment_len=max_num_tokens,
-                device=self.device,
+            self.attn_metadata = self._make_metadata(
+                num_tokens=max_num_tokens, max_segments=capacity, max_segment_len=max_num_tokens
             )
             self._eager_token_budget = max_num_tokens
             self._planners.clear()
@@ -242,16 +238,19 @@ class MultimodalEncoderMixin(EncoderCalls):
             What ``encoder_forward`` takes; by default ``PackedAttnMetadata``.
         """
         own = self.attn_metadata
-        if own is not None and own.cu_seqlens.device == self.device:
+        if own is not None and own.device == self.device:
             metadata = own.for_one_run(segment_lengths)
             if metadata is not None:
                 return metadata
-        metadata = make_metadata(
-            self.attention(captured=False),
+        metadata = self._make_metadata(
             num_tokens=sum(segment_lengths),
             max_segments=len(segment_lengths),
             max_segment_len=max(segment_lengths),
-            device=self.device,
         )
         metadata.refresh(segment_lengths)
         return metadata
+
+    def _make_metadata(self, **sizes: int) -> Any:
+        if self.foreign_attention is not None:
+            return self.foreign_attention.metadata(**sizes)
+        return make_metadata(self.attention(captured=False), device=self.device, **sizes)

@@ -4,11 +4,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from tensorrt_llm_ext.graphs import backends
 from tensorrt_llm_ext.graphs.backends import (
     StreamOrder,
     can_capture,
@@ -188,3 +191,66 @@ def test_profiler_range_is_left_whatever_happens(monkeypatch):
     with pytest.raises(ZeroDivisionError), profiler_range(torch.device("cuda"), "a replay"):
         _ = 1 / 0
     assert seen == ["a replay", "pop"]
+
+
+class FakeGraph:
+    """A CUDA graph of nobody's device."""
+
+    def capture_begin(self, **how):
+        self.pool = how["pool"]
+
+    def capture_end(self):
+        pass
+
+    def replay(self):
+        pass
+
+    def reset(self):
+        pass
+
+
+@pytest.fixture
+def fake_cuda(monkeypatch):
+    """CUDA graphs without CUDA: what a backend asks torch for, counted up."""
+    handles = iter((0, n) for n in range(9))
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(handles))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
+    stream = SimpleNamespace(synchronize=lambda: None)
+    monkeypatch.setattr(backends, "_capture_stream", lambda device: stream)
+    monkeypatch.setattr(backends, "_host_reads_are_errors", contextlib.nullcontext)
+    on_stream = lambda self: contextlib.nullcontext()  # noqa: E731
+    monkeypatch.setattr(backends.CudaGraphBackend, "_on_capture_stream", on_stream)
+
+
+def test_owner_binds_captures_and_is_told_of_the_last_graph(fake_cuda):
+    log = []
+
+    class Owner:
+        @contextlib.contextmanager
+        def binding(self, pool):
+            log.append(("bound", pool))
+            yield
+            log.append(("unbound", pool))
+
+        def release(self, pool):
+            log.append(("released", pool))
+
+    backend = backends.CudaGraphBackend(torch.device("cpu"), Owner())
+    graphs = [backend.capture(lambda: log.append("body"), warmup_steps=1) for _ in range(2)]
+    pool = log[0][1]
+    assert log == [("bound", pool), "body", "body", ("unbound", pool)] * 2
+    log.clear()
+    graphs[0].reset()
+    graphs[0].reset()
+    assert log == []
+    graphs[1].reset()
+    graphs[1].reset()
+    assert log == [("released", pool)]
+    log.clear()
+    backend.capture(lambda: None, warmup_steps=0).reset()
+    assert [what for what, _ in log] == ["bound", "unbound", "released"]
+    assert log[0][1] != pool  # a pool dies with its last graph
+
+
+def test_backend_without_an_owner(fake_cuda):
+    backends.CudaGraphBackend(torch.device("cpu")).capture(lambda: None, warmup_steps=0).reset()

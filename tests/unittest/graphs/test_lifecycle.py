@@ -66,7 +66,7 @@ def backends(monkeypatch):
     """Notes every backend that the lifecycle makes."""
     made = []
 
-    def make(device):
+    def make(device, owner=None):
         made.append(SpyBackend())
         return made[-1]
 

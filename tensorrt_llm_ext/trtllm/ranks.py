@@ -1,0 +1,60 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""The ranks of one engine agree: what one of them cannot do, none does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch.distributed
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The ranks that build the same engine.
+
+    Attributes:
+        rank: This one.
+        gather: Every rank's value for this rank's, in order of ranks; all of them have to call it.
+    """
+
+    rank: int
+    gather: Callable[[Any], Sequence[Any]]
+
+    @classmethod
+    def of(cls, dist: Any = None, mapping: Any = None) -> Ranks:
+        """Those of upstream's engine, else of torch's process group, else this process alone.
+
+        Args:
+            dist: The engine's ``dist``: something with ``allgather`` or ``tp_allgather``.
+            mapping: Its ``mapping``: something with ``world_size`` and ``rank``.
+
+        Raises:
+            ValueError: There are several, and no way to ask them.
+        """
+        several = getattr(mapping, "world_size", 1) > 1
+        gather = getattr(dist, "allgather", None) or getattr(dist, "tp_allgather", None)
+        if several and gather is not None:
+            return cls(int(getattr(mapping, "rank", 0)), gather)
+        group = torch.distributed  # also where a mapping says several and there is no dist
+        if group.is_available() and group.is_initialized() and group.get_world_size() > 1:
+            return cls(group.get_rank(), _gather_objects)
+        if several:
+            raise ValueError(
+                f"{mapping.world_size} ranks build this engine and nothing lets them agree whether "
+                "to capture encoder graphs; remove multimodal_config.encoder_cuda_graph"
+            )
+        return cls(0, lambda value: [value])
+
+
+def _gather_objects(value: Any) -> list[Any]:
+    values: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(values, value)
+    return values
+
+
+def first_difference(values: Sequence[Any]) -> int | None:
+    """The first rank whose value is not rank 0's."""
+    return next((rank for rank, value in enumerate(values) if value != values[0]), None)

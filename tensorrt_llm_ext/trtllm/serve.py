@@ -1,0 +1,206 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""Handing over to ``trtllm-serve``, and what it can carry by itself.
+
+``trtllm-ext serve`` starts ``trtllm-serve`` with the same flags, a file that upstream's strict
+models accept, and our settings beside it. Plain ``trtllm-serve --custom_module_dirs`` reads its
+file with upstream's models alone: keys that these lack would end in an error that names neither us
+nor a way out, so that the import of this package looks first.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+import yaml
+
+from ..llmapi.base import StrictBaseModel
+from ..llmapi.overrides import OverrideError, parse_overrides
+from ..llmapi.yaml_io import ConfigFileError, load_yaml_file
+from ..towers.checkpoint import read_config
+from .arrival import DISABLE, disabled, installed, module_dir, register_now
+from .config import (
+    GRAPHS,
+    VARIABLE,
+    Settings,
+    checked_graphs,
+    entry_fields,
+    known_to_upstream,
+    plain,
+    spelling_of,
+)
+
+COMMAND = "trtllm-serve"
+_FILE_FLAGS = ("--config", "--extra_llm_api_options")
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why there is no hand-over.
+
+    Attributes:
+        reason: One line, with what to do.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class HandOver:
+    """How to go on, for ``os.execvpe`` or ``subprocess``.
+
+    Attributes:
+        argv: Command and arguments.
+        env: Variables to set beside those there are.
+        config_file: The file that was written for it.
+    """
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    config_file: Path
+
+    def go(self) -> NoReturn:
+        """Becomes that command.
+
+        Raises:
+            OSError: It is not on the path.
+        """
+        os.execvpe(self.argv[0], self.argv, {**os.environ, **self.env})
+
+
+def wants_hand_over(values: Mapping[str, Any]) -> bool:
+    """Whether a serve configuration means TensorRT-LLM, as `LLM` would read it; imports nothing.
+
+    Args:
+        values: The configuration as merged from file, flags and ``--set``.
+    """
+    backend, device = values.get("backend", "auto"), values.get("device", "auto")
+    if backend == "auto":
+        return device != "cpu" and installed() and not disabled()
+    return bool(backend == "tensorrt_llm")
+
+
+def serve_command(
+    model: str, values: Mapping[str, Any], flags: Sequence[str] = ()
+) -> HandOver | Refusal:
+    """The ``trtllm-serve`` call that does what a configuration says. Imports TensorRT-LLM.
+
+    Args:
+        model: Checkpoint folder.
+        values: The configuration as merged from file, flags and ``--set``; our keys included.
+            Nothing but ``multimodal_config.encoder_cuda_graph`` is looked at: the rest is
+            upstream's to check.
+        flags: Flags of the caller that ``trtllm-serve`` has too, such as ``--port 8000``.
+
+    Returns:
+        The call, or why there is none.
+    """
+    if disabled():
+        return Refusal(f"{DISABLE} is set; unset it, or use --backend torch")
+    if not installed():
+        return Refusal("TensorRT-LLM is not installed; use --backend torch")
+    registration = register_now()
+    if not registration.active:
+        return Refusal(f"{registration.refusal}; see trtllm-ext doctor")
+    try:
+        theirs, settings = split(values, model)
+    except ValueError as error:
+        return Refusal(str(error))
+    with tempfile.NamedTemporaryFile(
+        "w", suffix=".yaml", prefix="trtllm-ext-", delete=False, encoding="utf-8"
+    ) as file:
+        yaml.safe_dump(theirs, file, sort_keys=False)
+    argv = (COMMAND, model, "--config", file.name, "--custom_module_dirs", str(module_dir()))
+    env = {VARIABLE: settings.model_dump_json(exclude_unset=True)}
+    return HandOver((*argv, *flags), env, Path(file.name))
+
+
+def split(values: Mapping[str, Any], model: str) -> tuple[dict[str, Any], Settings]:
+    """What upstream is given, and what travels beside it.
+
+    Args:
+        values: Arguments of ``LLM``, or a serve configuration.
+        model: Checkpoint folder.
+
+    Returns:
+        Upstream's part, and ours.
+
+    Raises:
+        ValueError: An entry is wrong, or the folder is none.
+    """
+    theirs = {
+        key: plain(value) if isinstance(value, StrictBaseModel) else value  # a model of ours
+        for key, value in values.items()
+        if key not in ("model", "backend", "device")
+    }
+    config = checked_graphs(values.get("multimodal_config"), "multimodal_config")
+    multimodal = plain(values.get("multimodal_config"))
+    multimodal.pop(GRAPHS, None)
+    if config.encoder_cuda_graph:
+        entries = known_to_upstream(config, spelling_of(read_config(model)["model_type"]))
+        if entries:
+            multimodal[GRAPHS] = entries
+    theirs.pop("multimodal_config", None)
+    if multimodal:
+        theirs["multimodal_config"] = multimodal
+    budget = values.get("encoder_max_num_tokens") or values.get("max_num_tokens") or 8192
+    return theirs, Settings(graphs=config.encoder_cuda_graph or {}, max_num_tokens=int(budget))
+
+
+def refuse_uncarried_keys() -> None:
+    """Looks at the file of the ``trtllm-serve`` that this process is, before upstream does.
+
+    Raises:
+        ValueError: It has keys of ours that the installed version's models do not have.
+    """
+    if click.get_current_context(silent=True) is None:  # a command of upstream's runs inside one
+        return
+    carried = set(entry_fields())
+    for source, values in _given():
+        multimodal = values.get("multimodal_config")
+        graphs = multimodal.get(GRAPHS) if isinstance(multimodal, Mapping) else None
+        for modality, entry in (graphs or {}).items():
+            lost = [key for key in entry if key not in carried] if entry else []
+            if carried and lost:
+                raise ValueError(
+                    f"{source}: multimodal_config.{GRAPHS}.{modality} has {', '.join(lost)}, which "
+                    f"{COMMAND} of this TensorRT-LLM does not take (it takes "
+                    f"{', '.join(sorted(carried))}). Start `trtllm-ext serve` with the same file "
+                    "and flags, which carries them, or write them in upstream's keys by "
+                    "`trtllm-ext expand FILE`"
+                )
+
+
+def _given() -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Configuration of the running command: its file, and what it sets."""
+    arguments = sys.argv[1:]
+    settings = []
+    for flag, value in _options(arguments):
+        if flag in _FILE_FLAGS:
+            try:
+                yield value, load_yaml_file(value).values
+            except ConfigFileError:
+                continue  # upstream says it
+        elif flag == "--set":
+            settings.append(value)
+    try:
+        yield "--set", parse_overrides(settings)
+    except OverrideError:
+        return  # upstream says it
+
+
+def _options(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Flags that are followed by a value, or hold one after an equals sign."""
+    for index, argument in enumerate(arguments):
+        flag, equals, value = argument.partition("=")
+        if flag.startswith("--") and equals:
+            yield flag, value
+        elif flag.startswith("--") and index + 1 < len(arguments):
+            yield flag, arguments[index + 1]

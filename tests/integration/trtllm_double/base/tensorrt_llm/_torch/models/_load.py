@@ -1,0 +1,37 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""Double only: a ``ModelConfig`` from a parsed config and the loader's keywords."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..model_config import ModelConfig
+
+
+def _name_vit(vision: Any) -> None:
+    """Upstream's RADIO takes its sizes from a table by the name in ``args``; add ours to it."""
+    if hasattr(vision, "args"):
+        return
+    from .modeling_radio import VIT_TIMM_CONFIG_BY_NAME, VITTIMMConfig
+
+    width = vision.hidden_size
+    VIT_TIMM_CONFIG_BY_NAME["vit_double"] = VITTIMMConfig(
+        width,
+        vision.num_hidden_layers,
+        vision.num_attention_heads,
+        int(width * vision.mlp_ratio),
+        vision.image_size,
+    )
+    vision.args = {"model": "vit_double"}
+
+
+def config_for(pretrained: Any, **kwargs: Any) -> ModelConfig[Any]:
+    text = getattr(pretrained, "llm_config", None)
+    if text is not None:
+        text.vocab_size = getattr(text, "vocab_size", 64)
+        text.dtype = getattr(text, "dtype", "float32")
+        pretrained.dtype = text.dtype
+        _name_vit(pretrained.vision_config)
+    known = {k: v for k, v in kwargs.items() if k in ModelConfig.__dataclass_fields__}
+    return ModelConfig(pretrained_config=pretrained, **known)

@@ -1,0 +1,123 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""Registration waits for TensorRT-LLM, happens once, and is all or nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tensorrt_llm_ext.trtllm import arrival, nccl, probe
+
+STUB = 'print("upstream is loaded")\n__version__ = "0"\n'
+
+
+def run(code: str, stub: Path | None, **env: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(filter(None, [str(stub or ""), os.getcwd()]))
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": path, **env},
+    )
+
+
+@pytest.fixture
+def stub(tmp_path: Path) -> Path:
+    (tmp_path / "tensorrt_llm").mkdir()
+    (tmp_path / "tensorrt_llm" / "__init__.py").write_text(STUB)
+    return tmp_path
+
+
+def test_import_waits_for_upstream(stub: Path) -> None:
+    code = (
+        "import tensorrt_llm_ext, sys; assert 'tensorrt_llm' not in sys.modules; "
+        "assert 'torch' not in sys.modules; import tensorrt_llm, tensorrt_llm as again; "
+        "print(again.__version__, again.__spec__.loader is again.__loader__); "
+        "from tensorrt_llm_ext.trtllm.registration import _done; print(_done.refusal)"
+    )
+    out = run(code, stub).stdout.splitlines()
+    assert out[:2] == ["upstream is loaded", "0 True"]
+    assert "modeling_multimodal_encoder" in out[2]
+
+
+def test_registers_at_once_where_upstream_is_loaded(stub: Path) -> None:
+    code = (
+        "import tensorrt_llm, tensorrt_llm_ext, sys; "
+        "print(sys.modules['tensorrt_llm_ext.trtllm.registration']._done.active)"
+    )
+    ran = run(code, stub)
+    assert ran.stdout.splitlines() == ["upstream is loaded", "False"]
+    assert "registered nothing" in ran.stderr
+
+
+def test_switched_off(stub: Path) -> None:
+    code = (
+        "import tensorrt_llm_ext, sys; before = list(sys.meta_path); import tensorrt_llm; "
+        "assert not [m for m in sys.modules if m.startswith('tensorrt_llm_ext.trtllm.reg')]; "
+        "from tensorrt_llm_ext.trtllm import register; print(register().refusal)"
+    )
+    out = run(code, stub, TRTLLM_EXT_DISABLE="1").stdout.splitlines()
+    assert out == ["upstream is loaded", "TRTLLM_EXT_DISABLE is set"]
+
+
+def test_module_dir_stays_silent(stub: Path) -> None:
+    out = run("from tensorrt_llm_ext.cli import main; main(['module-dir'])", stub)
+    assert out.stdout == f"{arrival.module_dir()}\n"
+
+
+def test_doctor(stub: Path) -> None:
+    code = "from tensorrt_llm_ext.cli import main; main(['doctor'])"
+    without = run(code, None).stdout
+    assert "TensorRT-LLM: not installed" in without
+    off = run(code, stub, TRTLLM_EXT_DISABLE="1").stdout
+    assert "Switched off by TRTLLM_EXT_DISABLE" in off
+    assert "upstream is loaded" not in off
+    with pytest.raises(subprocess.CalledProcessError) as broken:
+        run(code, stub)
+    assert broken.value.returncode == 1
+    assert "Nothing registered: not found: tensorrt_llm._torch" in broken.value.stdout
+
+
+def test_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value, off in (("", False), ("0", False), ("1", True), ("true", True)):
+        monkeypatch.setenv(arrival.DISABLE, value)
+        assert arrival.disabled() is off
+
+
+def test_find() -> None:
+    assert probe.find("os:path.sep") == os.sep
+    assert probe.find("no_such_module:x", "os:sep") == os.sep
+    missing = probe.find("no_such_module:x", "os:no_such")
+    assert not missing
+    assert "no_such_module:x" in missing.reason
+    assert "no_such" in missing.reason
+
+
+def test_owner_of_communication_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert nccl.nccl_window_owner() is None
+    calls = []
+
+    class Bound:
+        def __enter__(self) -> None:
+            calls.append("bound")
+
+        def __exit__(self, *error: object) -> None:
+            calls.append("out")
+
+    functions = {
+        "nccl_window_graph_owner": lambda pool: Bound(),
+        "release_nccl_window_graph_owner": calls.append,
+    }
+    monkeypatch.setattr(nccl, "find", lambda *names: functions[names[0].partition(":")[2]])
+    owner = nccl.nccl_window_owner()
+    assert owner is not None
+    with owner.binding((1, 2)):
+        calls.append("capture")
+    owner.release((1, 2))
+    assert calls == ["bound", "capture", "out", (1, 2)]
