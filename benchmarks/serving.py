@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import shutil
 import sys
@@ -43,6 +44,7 @@ ORDER = ["off", "on", "on", "off"]
 MODEL = "bench"
 _WARM_UP = 32  # requests, of pictures that are not measured
 _LEAST = 4  # requests of a rung, whatever the time
+_CAPTURE = 4.0  # seconds that a server may take longer to start than the first, which captures none
 _START_TIMEOUT = 300.0
 _START = time.perf_counter()
 
@@ -129,7 +131,7 @@ class Plan:
         """Time of a rung of the first server, if others start and run like it."""
         if self.end is None:
             return float("inf")
-        left = self.end - time.perf_counter() - (self.servers - 1) * start_up
+        left = self.end - time.perf_counter() - (self.servers - 1) * (start_up + _CAPTURE)
         return left / self.servers / len(self.case.requests)
 
     def go_on(self, concurrency: int, seconds: float) -> Callable[[int], bool]:
@@ -159,8 +161,8 @@ class Run:
         self.rungs: list[results.Rung] = []
         self.servers: list[dict[str, Any]] = []
 
-    def measure(self) -> dict[str, Any]:
-        """Runs everything and returns the result."""
+    def measure(self, path: Path) -> dict[str, Any]:
+        """Runs everything and returns the result, which is also written after every server."""
         case, args = self.case, self.args
         with ExitStack() as stack:
             order = [(m, limit, arm) for m, limit in self.memory.items() for arm in args.order]
@@ -172,12 +174,17 @@ class Run:
             ]
             folder = self.work / case.name
             make_checkpoint(folder, case.name, self.device, tiny=args.tiny)
+            gc.collect()
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()  # servers size their KV cache by what the driver has left
             say(f"{case.name}: checkpoint made, {len(waiting)} servers are waiting")
             for server, (memory, limit, arm) in zip(waiting, order, strict=True):
                 with self._ballast(limit):
                     self._serve(server, memory, arm, folder, bodies)
+                result = self._result()
+                results.write(path, result)
             shutil.rmtree(folder)
-        return self._result()
+        return result
 
     def _standby(self, number: int) -> Server:
         cache = {"TRTLLM_EXT_CACHE_DIR": str(self.work / "cache")}
@@ -191,10 +198,12 @@ class Run:
             return
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info(self.device)
-        # This process' own context is part of what a smaller card would not have.
         size = free - limit
         if size <= 0:
-            raise SystemExit(f"only {free / GIB:.1f} GiB of {total / GIB:.1f} GiB are free")
+            raise SystemExit(
+                f"{free / GIB:.1f} GiB of {total / GIB:.1f} GiB are free, which is less than the "
+                f"card to be imitated has ({limit / GIB:.1f}); leave that out: --memory all"
+            )
         held = torch.empty(size, dtype=torch.uint8, device=self.device)
         say(f"holding {held.numel() / GIB:.1f} GiB")
         yield
@@ -303,9 +312,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     wrong = 0
     with work_folder(args.work) as work:
         for name in args.cases:
-            result = Run(name, args, work).measure()
             path = args.out / f"serving_{name}.json"
-            results.write(path, result)
+            result = Run(name, args, work).measure(path)
             say(f"wrote {path}")
             for target in result["targets"]:
                 say(f"{VERDICTS[target['passed']]}: {target['target']}: {target['measured']}")
