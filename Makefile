@@ -6,6 +6,10 @@
 #   make test-gpu      the tests that need a CUDA GPU
 #   make test-latest   the test suite with the newest transformers, in an environment of its own
 #   make bench         measure the encoders, write benchmarks/results/, refresh README and page
+#   make bench-serving graphs off against on through HTTP, write benchmarks/results/serving_*.json
+#   make soak          five minutes of mixed traffic against a real server (CI: half a minute)
+#   make test-aiperf   AIPerf against the embedded server, in an environment of its own
+#   make fuzz-api      schemathesis against the embedded server: no input may give a 500
 #   make schema        regenerate schemas/            make lint    linters and types only
 #   make manifest      regenerate api_manifest.json   make clean   remove everything generated
 #   make mutation      which small changes of graphs/ do its tests not notice? (hours; not in CI)
@@ -15,6 +19,7 @@
 #   VENV_FLAGS=--system-site-packages    reuse an installed torch (a CUDA or vendor build)
 #   SKIP_VENV=1                          use PYTHON as it is and install nothing
 #   BENCH_FLAGS="--towers radio_h"       what `make bench` measures, see benchmarks/encoder.py
+#   SOAK_FLAGS="--seconds 30"            see benchmarks/soak.py
 #   MUTATION_FLAGS="--only packer.py"    one file of graphs/, or any other flag of the script
 #   MODEL=dir IMAGE=file QUICKSTART_FLAGS="..."    what `make demo` runs
 
@@ -28,12 +33,14 @@ BENCH_FLAGS ?=
 QUICKSTART_FLAGS ?= --encoder_max_num_tokens 1024
 PYTEST_FLAGS ?=
 MUTATION_FLAGS ?=
+SOAK_FLAGS ?=
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .ONESHELL:
-.PHONY: demo test test-gpu test-latest mutation bench schema manifest lint checks clean help
+.PHONY: demo test test-gpu test-latest test-aiperf fuzz-api soak mutation bench bench-serving schema\
+    manifest lint checks clean help
 
 # With an installed torch in sight its version is taken as it is, all other pins stay.
 CONSTRAINTS := constraints.txt
@@ -55,7 +62,7 @@ endif
 CLI := $(PY) -m tensorrt_llm_ext.cli
 
 help:
-	@sed -n '4,20s/^# \{0,1\}//p' Makefile
+	@sed -n '4,/^$$/s/^# \{0,1\}//p' Makefile
 
 # ---------------------------------------------------------------------------- environments
 
@@ -90,6 +97,10 @@ demo: $(DEMO_ENV) $(if $(filter build/tiny_qwen3_vl,$(MODEL)),build/tiny_qwen3_v
 
 bench: $(DEV_ENV)
 	$(PY) benchmarks/encoder.py $(BENCH_FLAGS)
+	$(PY) scripts/render_results.py
+
+bench-serving: $(DEV_ENV)
+	$(PY) benchmarks/serving.py $(BENCH_FLAGS)
 	$(PY) scripts/render_results.py
 
 # ------------------------------------------------------------------------------- generated
@@ -133,6 +144,9 @@ test-latest: $(CONSTRAINTS)
 	    'transformers>=5.17,<6'
 	$(LATEST)/bin/python -c 'import transformers; print("transformers", transformers.__version__)'
 	$(LATEST)/bin/python -m pytest -m 'not gpu' $(PYTEST_FLAGS)
+
+soak: $(DEV_ENV)
+	$(PY) benchmarks/soak.py $(SOAK_FLAGS)
 
 mutation: $(DEV_ENV)
 	OMP_NUM_THREADS=1 $(PY) scripts/mutation_test.py $(MUTATION_FLAGS)
