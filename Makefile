@@ -123,6 +123,7 @@ checks: $(DEV_ENV)
 	$(PY) scripts/api_manifest.py --check
 	$(PY) scripts/check_tensor_docs.py
 	$(PY) scripts/render_results.py --check
+	$(PY) scripts/serve_flags.py --check
 	$(PY) -m interrogate -c pyproject.toml tensorrt_llm_ext
 
 test: lint checks

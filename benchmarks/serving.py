@@ -45,6 +45,7 @@ MODEL = "bench"
 _WARM_UP = 32  # requests, of pictures that are not measured
 _LEAST = 4  # requests of a rung, whatever the time
 _CAPTURE = 4.0  # seconds that a server may take longer to start than the first, which captures none
+_SNAPSHOT = 0.3  # counters that a server gives are at most 0.2 s old
 _START_TIMEOUT = 300.0
 _START = time.perf_counter()
 
@@ -250,8 +251,10 @@ class Run:
             await run_load(client, bodies[-warm_up:], warm_up)
             for concurrency, most in case.requests.items():
                 go_on = self.plan.go_on(concurrency, seconds)
+                await asyncio.sleep(_SNAPSHOT)
                 before = await asyncio.to_thread(scrape, server.url)
                 load = await run_load(client, bodies[:most], concurrency, go_on)
+                await asyncio.sleep(_SNAPSHOT)
                 counted = difference(before, await asyncio.to_thread(scrape, server.url))
                 self.plan.settled[concurrency] = len(load.answers)
                 self._keep(memory, arm, concurrency, load, counted)
