@@ -20,6 +20,7 @@
 #   SKIP_VENV=1                          use PYTHON as it is and install nothing
 #   BENCH_FLAGS="--towers radio_h"       what `make bench` measures, see benchmarks/encoder.py
 #   SOAK_FLAGS="--seconds 30"            see benchmarks/soak.py
+#   AIPERF_FLAGS="--requests 64"         see benchmarks/aiperf_check.py
 #   MUTATION_FLAGS="--only packer.py"    one file of graphs/, or any other flag of the script
 #   MODEL=dir IMAGE=file QUICKSTART_FLAGS="..."    what `make demo` runs
 
@@ -34,6 +35,9 @@ QUICKSTART_FLAGS ?= --encoder_max_num_tokens 1024
 PYTEST_FLAGS ?=
 MUTATION_FLAGS ?=
 SOAK_FLAGS ?=
+AIPERF_FLAGS ?=
+aiperf_VERSION := 0.13.0
+schemathesis_VERSION := 4.32.5
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -149,9 +153,21 @@ test-latest: $(CONSTRAINTS)
 soak: $(DEV_ENV)
 	$(PY) benchmarks/soak.py $(SOAK_FLAGS)
 
+# Programs whose packages clash with ours live in environments of their own.
+.venv-%/installed:
+	$(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check '$*==$($*_VERSION)'
+	touch $@
+
+test-aiperf: $(DEV_ENV) .venv-aiperf/installed
+	$(PY) benchmarks/aiperf_check.py --aiperf $(CURDIR)/.venv-aiperf/bin/aiperf $(AIPERF_FLAGS)
+
+fuzz-api: $(DEV_ENV) .venv-schemathesis/installed
+	$(PY) benchmarks/fuzz_api.py --schemathesis $(CURDIR)/.venv-schemathesis/bin/schemathesis
+
 mutation: $(DEV_ENV)
 	OMP_NUM_THREADS=1 $(PY) scripts/mutation_test.py $(MUTATION_FLAGS)
 
 clean:
-	rm -rf .venv .venv-latest build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-latest .venv-aiperf .venv-schemathesis build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

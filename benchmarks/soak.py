@@ -140,6 +140,7 @@ class Soak:
                 self.sent += 1
                 if kind.answer.error is not None or not kind.answer.text:
                     self.problems.append(f"{kind.name}, asked alone: {kind.answer}")
+            say("every kind has its answer")
             end = time.monotonic() + self.seconds
             tasks = [
                 self._client(client, random.Random(self.seed + i), end) for i in range(self.clients)
@@ -248,6 +249,14 @@ class Soak:
         return found
 
 
+_START = time.perf_counter()
+
+
+def say(text: str) -> None:
+    """A line with the seconds since the start; the result alone goes to standard output."""
+    print(f"[{time.perf_counter() - _START:6.1f} s] {text}", file=sys.stderr, flush=True)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code: 1 where anything was not as it should be."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -264,9 +273,11 @@ def main(argv: Sequence[str] | None = None) -> int:
              "--port", "0", "--served_model_name", MODEL, "--log_level", "info"],
             timeout=300,
         )  # fmt: skip
+        say("the server is up")
         soak = Soak(server, args.seconds, args.clients, args.seed)
         asyncio.run(soak.run())
         growth = soak.growth()
+        say(f"{soak.sent} requests are answered")
         code = server.stop()
         if code != 0:
             soak.problems.append(f"the server ended with {code}")
