@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
 # SPDX-License-Identifier: Apache-2.0
-"""Bodies with keys of our own OpenAPI: never a 500. `make fuzz-api` does far more."""
+"""Parts of messages, nearly right or not at all: never a 500. `make fuzz-api` does far more."""
 
 from __future__ import annotations
 
@@ -61,28 +61,17 @@ GOOD: dict[str, Any] = {
 }
 
 
-def properties(server: Running, path: str) -> list[str]:
-    """Keys of the body that the route takes, by its OpenAPI."""
-    openapi = httpx.get(f"{server.url}/openapi.json", trust_env=False).json()
-    body = openapi["paths"][path]["post"]["requestBody"]
-    name = body["content"]["application/json"]["schema"]["$ref"].rsplit("/", 1)[1]
-    return sorted(openapi["components"]["schemas"][name]["properties"])
-
-
 @pytest.mark.parametrize("path", ENGINE_PATHS)
-def test_no_body_gives_a_500(server: Running, path: str) -> None:
-    # The keys that bound the work stay as they are.
-    keys = [key for key in properties(server, path) if key not in ("model", "max_tokens")]
-    changes = st.dictionaries(st.sampled_from([*keys, "no_such_key"]), ANY, max_size=3)
+def test_no_part_gives_a_500(server: Running, path: str) -> None:
     media = st.fixed_dictionaries(
         {"messages": PARTS.map(lambda p: [{"role": "user", "content": p}])}
     )
-    media |= st.fixed_dictionaries({"input": PARTS})
+    changes = media if "chat" in path else st.fixed_dictionaries({"input": PARTS})
     seen: set[int] = set()
     client = httpx.Client(base_url=server.url, timeout=60, trust_env=False)
 
     @FUZZ
-    @given(change=changes | media)
+    @given(change=changes)
     def send(change: dict[str, Any]) -> None:
         body = {**GOOD[path], **change}
         answer = client.post(path, json=body)
@@ -97,11 +86,3 @@ def test_no_body_gives_a_500(server: Running, path: str) -> None:
         send()
     assert 400 in seen
     assert 200 in seen or path == "/v1/embeddings"
-
-
-def test_neither_does_a_body_of_another_kind(server: Running) -> None:
-    for content in (b"", b"{", b"[]", b"null", b'"x"', b"\xff\xfe", b"{}" * 1000, b'{"a": NaN}'):
-        for path in ENGINE_PATHS:
-            answer = httpx.post(f"{server.url}{path}", content=content, trust_env=False)
-            assert 400 <= answer.status_code < 500, content
-            assert answer.json()["error"]["type"] == "invalid_request_error"
