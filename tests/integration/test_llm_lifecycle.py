@@ -109,9 +109,9 @@ def test_transformers_tower_is_gone_before_capture(
     original = auto.from_pretrained
 
     def load(*args: Any, **kwargs: Any) -> Any:
-        model = original(*args, **kwargs)
+        model, found = original(*args, **kwargs)
         visual.append(weakref.ref(model.model.visual))
-        return model
+        return model, found
 
     alive: list[bool] = []
     capture = engine_module.setup_mm_encoder_cuda_graphs

@@ -35,7 +35,7 @@ def new_soak(samples: list[tuple[int, int, int]]) -> soak.Soak:
     [
         ((100 * MIB, 30, 9), []),
         ((125 * MIB, 30, 9), ["rss"]),
-        ((100 * MIB, 35, 10), ["fds", "threads"]),
+        ((100 * MIB, 35, 18), ["fds", "threads"]),
     ],
 )
 def test_growth_is_a_problem(late: tuple[int, int, int], grown: list[str]) -> None:
