@@ -6,6 +6,10 @@
 #   make test-gpu      the tests that need a CUDA GPU
 #   make test-latest   the test suite with the newest transformers, in an environment of its own
 #   make bench         measure the encoders, write benchmarks/results/, refresh README and page
+#   make bench-serving graphs off against on through HTTP, write benchmarks/results/serving_*.json
+#   make soak          five minutes of mixed traffic against a real server (CI: half a minute)
+#   make test-aiperf   AIPerf against the embedded server, in an environment of its own
+#   make fuzz-api      schemathesis against the embedded server: no input may give a 500
 #   make schema        regenerate schemas/            make lint    linters and types only
 #   make manifest      regenerate api_manifest.json   make clean   remove everything generated
 #   make mutation      which small changes of graphs/ do its tests not notice? (hours; not in CI)
@@ -15,6 +19,8 @@
 #   VENV_FLAGS=--system-site-packages    reuse an installed torch (a CUDA or vendor build)
 #   SKIP_VENV=1                          use PYTHON as it is and install nothing
 #   BENCH_FLAGS="--towers radio_h"       what `make bench` measures, see benchmarks/encoder.py
+#   SOAK_FLAGS="--seconds 30"            see benchmarks/soak.py
+#   AIPERF_FLAGS="--requests 64"         see benchmarks/aiperf_check.py
 #   MUTATION_FLAGS="--only packer.py"    one file of graphs/, or any other flag of the script
 #   MODEL=dir IMAGE=file QUICKSTART_FLAGS="..."    what `make demo` runs
 
@@ -28,12 +34,17 @@ BENCH_FLAGS ?=
 QUICKSTART_FLAGS ?= --encoder_max_num_tokens 1024
 PYTEST_FLAGS ?=
 MUTATION_FLAGS ?=
+SOAK_FLAGS ?=
+AIPERF_FLAGS ?=
+aiperf_VERSION := 0.13.0
+schemathesis_VERSION := 4.32.5
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .ONESHELL:
-.PHONY: demo test test-gpu test-latest mutation bench schema manifest lint checks clean help
+.PHONY: demo test test-gpu test-latest test-aiperf fuzz-api soak mutation bench bench-serving schema\
+    manifest lint checks clean help
 
 # With an installed torch in sight its version is taken as it is, all other pins stay.
 CONSTRAINTS := constraints.txt
@@ -55,7 +66,7 @@ endif
 CLI := $(PY) -m tensorrt_llm_ext.cli
 
 help:
-	@sed -n '4,20s/^# \{0,1\}//p' Makefile
+	@sed -n '4,/^$$/s/^# \{0,1\}//p' Makefile
 
 # ---------------------------------------------------------------------------- environments
 
@@ -92,6 +103,10 @@ bench: $(DEV_ENV)
 	$(PY) benchmarks/encoder.py $(BENCH_FLAGS)
 	$(PY) scripts/render_results.py
 
+bench-serving: $(DEV_ENV)
+	$(PY) benchmarks/serving.py $(BENCH_FLAGS)
+	$(PY) scripts/render_results.py
+
 # ------------------------------------------------------------------------------- generated
 
 schema: $(DEV_ENV)
@@ -112,6 +127,7 @@ checks: $(DEV_ENV)
 	$(PY) scripts/api_manifest.py --check
 	$(PY) scripts/check_tensor_docs.py
 	$(PY) scripts/render_results.py --check
+	$(PY) scripts/serve_flags.py --check
 	$(PY) -m interrogate -c pyproject.toml tensorrt_llm_ext
 
 test: lint checks
@@ -134,9 +150,24 @@ test-latest: $(CONSTRAINTS)
 	$(LATEST)/bin/python -c 'import transformers; print("transformers", transformers.__version__)'
 	$(LATEST)/bin/python -m pytest -m 'not gpu' $(PYTEST_FLAGS)
 
+soak: $(DEV_ENV)
+	$(PY) benchmarks/soak.py $(SOAK_FLAGS)
+
+# Programs whose packages clash with ours live in environments of their own.
+.venv-%/installed:
+	$(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check '$*==$($*_VERSION)'
+	touch $@
+
+test-aiperf: $(DEV_ENV) .venv-aiperf/installed
+	$(PY) benchmarks/aiperf_check.py --aiperf $(CURDIR)/.venv-aiperf/bin/aiperf $(AIPERF_FLAGS)
+
+fuzz-api: $(DEV_ENV) .venv-schemathesis/installed
+	$(PY) benchmarks/fuzz_api.py --schemathesis $(CURDIR)/.venv-schemathesis/bin/schemathesis
+
 mutation: $(DEV_ENV)
 	OMP_NUM_THREADS=1 $(PY) scripts/mutation_test.py $(MUTATION_FLAGS)
 
 clean:
-	rm -rf .venv .venv-latest build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-latest .venv-aiperf .venv-schemathesis build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

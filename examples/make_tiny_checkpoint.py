@@ -94,15 +94,17 @@ def randomize(model: torch.nn.Module, seed: int, std: float = 0.05) -> None:
 
     Args:
         model: Model to fill in place.
-        seed: Seed of the noise; the generator is private, global state is left alone.
+        seed: Seed of the noise; the generator is private, global state is left alone. The numbers
+            are those of the model's device.
         std: Standard deviation; norm weights are ``1 + std * noise``.
     """
-    generator = torch.Generator().manual_seed(seed)
+    device = next(model.parameters()).device
+    generator = torch.Generator(device).manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("lambda1"):
                 continue
-            noise = torch.randn(parameter.shape, generator=generator) * std
+            noise = torch.randn(parameter.shape, generator=generator, device=device) * std
             if parameter.dim() == 1 and name.endswith("weight"):
                 noise += 1
             elif "language_model.layers" in name or "model.layers" in name:
@@ -112,7 +114,8 @@ def randomize(model: torch.nn.Module, seed: int, std: float = 0.05) -> None:
             parameter.copy_(noise)
         for name, buffer in model.named_buffers():
             if name.endswith("correction_bias"):  # of a router; saved like a parameter
-                buffer.copy_(torch.randn(buffer.shape, generator=generator) * std)
+                noise = torch.randn(buffer.shape, generator=generator, device=device)
+                buffer.copy_(noise * std)
 
 
 def main() -> None:

@@ -221,7 +221,8 @@ def describe_command(command: click.Command, path: str) -> Json:
         if parameter.required:
             entry["required"] = True
         else:
-            default = to_json(parameter.default)
+            # A flag made from a field has no default of its own.
+            default = to_json(getattr(parameter, "field_default", parameter.default))
             is_off = default is None and entry["type"] == "flag"
             entry["default"] = False if is_off else default
         others = sorted({*parameter.opts, *parameter.secondary_opts} - {long})
@@ -232,8 +233,10 @@ def describe_command(command: click.Command, path: str) -> Json:
         flags[long if isinstance(parameter, click.Option) else long.upper()] = entry
     out: Json = {path: dict(sorted(flags.items()))}
     if isinstance(command, click.Group):
-        for name, sub in sorted(command.commands.items()):
-            out.update(describe_command(sub, f"{path} {name}"))
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            if (sub := command.get_command(context, name)) is not None:
+                out.update(describe_command(sub, f"{path} {name}"))
     return out
 
 

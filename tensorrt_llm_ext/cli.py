@@ -2,21 +2,37 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `trtllm-ext`."""
 
+import importlib
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from tensorrt_llm_ext import __version__
+from tensorrt_llm_ext.commands.options import checked_config, fail, set_option
 from tensorrt_llm_ext.trtllm.commands import doctor, print_expanded, print_module_dir
 
-if TYPE_CHECKING:
-    from tensorrt_llm_ext.llmapi.llm_args import ServeConfig
+
+class Commands(click.Group):
+    """The commands below, and those of modules that are imported when they are asked for."""
+
+    modules = ("serve",)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of all commands."""
+        return sorted([*super().list_commands(ctx), *self.modules])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a name."""
+        if cmd_name not in self.modules:
+            return super().get_command(ctx, cmd_name)
+        module = importlib.import_module(f"tensorrt_llm_ext.commands.{cmd_name}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="trtllm-ext")
 def main() -> None:
     """Multimodal encoders with CUDA graphs, beside TensorRT-LLM or on their own."""
@@ -25,43 +41,16 @@ def main() -> None:
 for _command in (doctor, print_module_dir, print_expanded):
     main.add_command(_command)
 
-_set_option = click.option(
-    "--set",
-    "overrides",
-    metavar="PATH=VALUE",
-    multiple=True,
-    help="Replace a value of the file, for example multimodal_config.encoder_cuda_graph.image."
-    "max_batch_size=8. VALUE is YAML. Repeatable. Not for secrets: others can see arguments. "
-    "[beta]",
-)
-
-
-def _checked(file: Path, overrides: tuple[str, ...]) -> "ServeConfig":
-    """The configuration; prints every problem and leaves where there is one."""
-    from tensorrt_llm_ext.llmapi.problems import check_serve_config
-
-    checked = check_serve_config(file, overrides)
-    if checked.merged is not None:
-        for replaced in checked.merged.replaced:
-            click.echo(f"note: {replaced}", err=True)
-    if checked.config is None:
-        for problem in checked.problems:
-            click.echo(f"error: {problem}", err=True)
-        sys.exit(1)
-    for notice in checked.config.notices:
-        click.echo(f"note: {notice}", err=True)
-    return checked.config
-
 
 @main.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@_set_option
+@set_option
 def validate(file: Path, overrides: tuple[str, ...]) -> None:
     """Check a configuration FILE (beta).
 
     Prints ok, or every problem with its line, path, bad value and what is allowed; exit code 1.
     """
-    _checked(file, overrides)
+    checked_config(file, overrides)
     click.echo("ok")
 
 
@@ -72,7 +61,7 @@ def validate(file: Path, overrides: tuple[str, ...]) -> None:
     type=click.Path(path_type=Path),
     help="Checkpoint folder; of it config.json alone is read. Left out: the FILE's model. [beta]",
 )
-@_set_option
+@set_option
 @click.option(
     "--device",
     type=click.Choice(["cuda", "cpu"]),
@@ -87,11 +76,10 @@ def plan(
 
     Needs neither a GPU nor weights. Bytes of static tensors are exact, the rest is an estimate.
     """
-    config = _checked(file, overrides)
+    config = checked_config(file, overrides)
     source = model or config.model
     if source is None:
-        click.echo(f"error: {file} names no model: give --model DIR", err=True)
-        sys.exit(1)
+        fail(f"{file} names no model: give --model DIR")
     import torch
 
     from tensorrt_llm_ext.towers.planning import plan_encoder_cuda_graphs
@@ -105,8 +93,7 @@ def plan(
             dtype=None if config.dtype == "auto" else getattr(torch, config.dtype),
         )
     except ValueError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(1)
+        fail(str(error))
     click.echo(result.model_dump_json(indent=2) if as_json else result.render())
 
 

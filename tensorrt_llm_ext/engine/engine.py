@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from ..graphs.lifecycle import refuse_unknown_modalities
 from ..graphs.report import (
     EncoderCacheStats,
     EncoderStats,
@@ -82,6 +83,8 @@ class TorchEngine:
             self.device = loading.resolve_device(self.args.device)
             self._folder = loading.check_folder(self.args.model)
             self._family = family_of(read_config(self._folder)["model_type"])
+            # The lifecycle says so too, but only once weights are there.
+            refuse_unknown_modalities(self.args.multimodal_config, modalities_of(self._folder))
             if not self.args.mm_encoder_only:
                 self._config = loading.load_config(
                     self._folder, trust_remote_code=self.args.trust_remote_code

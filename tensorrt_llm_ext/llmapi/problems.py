@@ -24,6 +24,7 @@ from tensorrt_llm_ext.llmapi.upstream_fields import accepted_keys, own_keys
 from tensorrt_llm_ext.llmapi.yaml_io import ConfigFileError, YamlDocument, load_yaml_file
 
 SET_SOURCE = "--set"
+COMMAND_LINE = "command line"  # where a problem is that neither a file nor one flag has alone
 _LISTED = 20  # keys without effect that a message names; the docs have a page of them
 
 
@@ -157,24 +158,32 @@ def _line_of(document: YamlDocument, loc: tuple[str | int, ...]) -> int | None:
     return None
 
 
-def check_serve_config(path: str | PathLike[str], overrides: Iterable[str] = ()) -> CheckedConfig:
-    """Reads, merges and validates a serve configuration file.
+def check_serve_config(
+    path: str | PathLike[str] | None,
+    overrides: Iterable[str] = (),
+    flags: Iterable[Layer] = (),
+) -> CheckedConfig:
+    """Reads, merges and validates a serve configuration.
 
     Args:
-        path: The YAML file.
-        overrides: `PATH=YAML_VALUE` texts that replace values of the file.
+        path: The YAML file; None: there is none.
+        overrides: `PATH=YAML_VALUE` texts, which replace values of the file and of the flags.
+        flags: A layer for each flag that was given, which replaces values of the file.
 
     Returns:
         The configuration, or every problem found.
     """
+    document = YamlDocument(COMMAND_LINE, {})
     try:
-        document = load_yaml_file(path)
+        if path is not None:
+            document = load_yaml_file(path)
         values = parse_overrides(overrides)
-        merged = merge(Layer(document.source, document.values), Layer(SET_SOURCE, values))
+        file = Layer(document.source, document.values)
+        merged = merge(file, *flags, Layer(SET_SOURCE, values))
     except ConfigFileError as error:
         return CheckedConfig(None, [Problem(error.source, error.line, "", error.reason)])
     except OverrideError as error:
-        return CheckedConfig(None, [Problem(str(path), None, "", str(error))])
+        return CheckedConfig(None, [Problem(document.source, None, "", str(error))])
     try:
         return CheckedConfig(ServeConfig.model_validate(merged.values), [], merged)
     except ValidationError as error:

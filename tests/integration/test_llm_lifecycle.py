@@ -56,6 +56,15 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
+def test_an_encoder_that_the_model_lacks_is_refused_before_weights_load(
+    tiny_checkpoint: Path, calls: list[str]
+) -> None:
+    graphs = {"encoder_cuda_graph": {"audio": {"max_batch_size": 2}}}
+    with pytest.raises(ValueError, match=r"entry for 'audio'.*it has \['image'\]"):
+        LLM(model=tiny_checkpoint, multimodal_config=graphs, **SMALL)
+    assert "load_tower" not in calls
+
+
 def test_phases_run_in_order(tiny_checkpoint: Path, calls: list[str]) -> None:
     with LLM(model=tiny_checkpoint, multimodal_config=GRAPHS, **SMALL) as llm:
         assert calls == [
@@ -100,9 +109,9 @@ def test_transformers_tower_is_gone_before_capture(
     original = auto.from_pretrained
 
     def load(*args: Any, **kwargs: Any) -> Any:
-        model = original(*args, **kwargs)
+        model, found = original(*args, **kwargs)
         visual.append(weakref.ref(model.model.visual))
-        return model
+        return model, found
 
     alive: list[bool] = []
     capture = engine_module.setup_mm_encoder_cuda_graphs

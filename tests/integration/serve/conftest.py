@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from serving import Running, serving
+from running_server import Running, serving
 
 from tensorrt_llm_ext.llmapi.llm import make_engine
 from tensorrt_llm_ext.llmapi.llm_args import LlmArgs

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from serving import Running, chat
+from running_server import Running, chat
 
 from tensorrt_llm_ext.serve.protocol import ChatCompletionRequest, ErrorBody
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from serving import Running, chat, serving
+from running_server import Running, chat, serving
 
 LIMIT = 100_000
 

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from PIL import Image
-from serving import NAME, Running, chat, image_part, serving, until
+from running_server import NAME, Running, chat, image_part, serving, until
 
 from tensorrt_llm_ext.serve.metrics import OUTCOMES
 

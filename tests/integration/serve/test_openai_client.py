@@ -13,8 +13,8 @@ import numpy as np
 import openai
 import pytest
 from PIL import Image
+from running_server import NAME, Running, image_bytes, image_part, serving, wav_base64
 from safetensors.torch import load
-from serving import NAME, Running, image_bytes, image_part, serving, wav_base64
 
 from tensorrt_llm_ext import SamplingParams
 from tensorrt_llm_ext.serve.app import ENGINE_PATHS

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from serving import Running, chat, image_part, serving, until
+from running_server import Running, chat, image_part, serving, until
 
 
 class Gate:

@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import pytest
 from PIL import Image
-from serving import chat, image_part, until
+from running_server import chat, image_part, until
 
 from tensorrt_llm_ext.graphs.static_backend import StaticGraphBackend
 from tensorrt_llm_ext.llmapi.llm_args import ServeConfig

@@ -19,14 +19,14 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # Imports go llmapi.llm -> engine -> towers -> graphs -> ops; the configuration modules of llmapi
 # import nothing of the package but each other, and everything may import them.
-HOSTS = {"engine", "serve", "trtllm", "media", "cli", "llmapi.llm"}
+HOSTS = {"engine", "serve", "trtllm", "media", "cli", "commands", "llmapi.llm"}
 FORBIDDEN = {
     "ops": {*HOSTS, "towers", "graphs"},
     "graphs": {*HOSTS, "towers"},
     "towers": HOSTS,
-    "engine": {"serve", "trtllm", "cli", "llmapi.llm"},
-    "media": {"serve", "trtllm", "cli", "llmapi.llm", "towers", "graphs", "ops"},
-    "llmapi": {"serve", "trtllm", "cli"},
+    "engine": {"serve", "trtllm", "cli", "commands", "llmapi.llm"},
+    "media": {"serve", "trtllm", "cli", "commands", "llmapi.llm", "towers", "graphs", "ops"},
+    "llmapi": {"serve", "trtllm", "cli", "commands"},
 }
 HOST_PACKAGES = {"transformers", "tensorrt_llm"}
 # Towers of transformers as they are; imported at the first such tower only.

@@ -9,7 +9,7 @@ from tensorrt_llm_ext import __version__
 from tensorrt_llm_ext.cli import main
 
 ROOT = Path(__file__).parents[3]
-EXAMPLE = ROOT / "examples" / "configs" / "qwen3_vl.yaml"
+EXAMPLE = ROOT / "examples" / "serve" / "qwen3_vl.yaml"
 BAD = Path(__file__).parent / "data" / "bad.yaml"
 
 
