@@ -134,13 +134,17 @@ def checked_config(
 def accepted(checked: "CheckedConfig") -> "ServeConfig":
     """The configuration that was checked; prints every problem and leaves where there is one."""
     if checked.merged is not None:
-        for replaced in checked.merged.replaced:
-            click.echo(f"note: {replaced}", err=True)
+        note(*checked.merged.replaced)
     if checked.config is None:
         fail(*map(str, checked.problems))
-    for notice in checked.config.notices:
-        click.echo(f"note: {notice}", err=True)
+    note(*checked.config.notices)
     return checked.config
+
+
+def note(*notes: object) -> None:
+    """Print a line for each thing that the user should know."""
+    for text in notes:
+        click.echo(f"note: {text}", err=True)
 
 
 def fail(*problems: str) -> NoReturn:

@@ -19,6 +19,7 @@ from tensorrt_llm_ext.commands.options import (
     fail,
     field_option,
     given_options,
+    note,
     set_option,
 )
 from tensorrt_llm_ext.llmapi.llm_args import ServeConfig
@@ -110,6 +111,7 @@ def serve(
         flags.insert(0, Layer("MODEL", {"model": model}))
     checked = check_serve_config(config_file, overrides, flags)
     if checked.merged is not None and wants_hand_over(checked.merged.values):
+        note(*checked.merged.replaced)
         _hand_over(ctx, checked.merged.values)
     config = accepted(checked)
     if config.model is None:
@@ -135,6 +137,7 @@ def _hand_over(ctx: click.Context, values: Mapping[str, Any]) -> NoReturn:
     ]
     ours = [option.opts[0] for option in given if option.name not in _UPSTREAM_HAS]
     ours += [key for key in ("media_limits",) if key in values]
+    ours += [name for name in (API_KEY_VARIABLE,) if name in os.environ]  # nobody would ask for it
     if ours:
         fail(
             f"{', '.join(ours)}: of the embedded server only, and TensorRT-LLM's trtllm-serve "
@@ -144,6 +147,7 @@ def _hand_over(ctx: click.Context, values: Mapping[str, Any]) -> NoReturn:
     call = serve_command(values["model"], values, words)
     if not isinstance(call, HandOver):
         fail(call.reason)
+    note(f"TensorRT-LLM is the host (--backend torch: not): {' '.join(call.argv)}")
     try:
         call.go()
     except OSError as error:
