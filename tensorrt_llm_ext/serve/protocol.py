@@ -269,7 +269,7 @@ class ChatCompletionRequest(WireModel):
 
     @property
     def num_chars(self) -> int:
-        """Characters of text in it."""
+        """Characters of text in it: all that a chat template could write out."""
         return sum(len(text) for text in self._texts())
 
     def _texts(self) -> Iterator[str]:
@@ -278,6 +278,15 @@ class ChatCompletionRequest(WireModel):
                 yield message.content
             else:
                 yield from (part.text for part in message.content if isinstance(part, TextPart))
+        left: list[Any] = [self.chat_template_kwargs]
+        while left:
+            value = left.pop()
+            if isinstance(value, str):
+                yield value
+            elif isinstance(value, dict):
+                left += [*value, *value.values()]
+            elif isinstance(value, list):
+                left += value
 
     def media_parts(self) -> list[MediaPart]:
         """Pictures, videos and clips, in order."""
