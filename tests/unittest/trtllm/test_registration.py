@@ -124,6 +124,14 @@ def test_find() -> None:
     assert "no_such" in missing.reason
 
 
+def test_takes() -> None:
+    def function(one: object, *, two: int = 2) -> None: ...
+
+    assert probe.takes(function, None, two=3)
+    assert not probe.takes(function, None, three=3)
+    assert not probe.takes(function)
+
+
 def test_owner_of_communication_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert nccl.nccl_window_owner() is None
     calls = []
