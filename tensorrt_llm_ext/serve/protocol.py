@@ -144,8 +144,11 @@ Content = Annotated[
     Annotated[str, Tag("@text")] | Annotated[list[AnyPart], Field(max_length=_MOST), Tag("@list")],
     Discriminator(_text_or_list),
 ]
+# Bounded: the engine looks for each of them in the text at every token.
+_StopText = Annotated[str, Field(max_length=1024)]
 Stop = Annotated[
-    Annotated[str, Tag("@text")] | Annotated[list[str], Field(max_length=64), Tag("@list")],
+    Annotated[_StopText, Tag("@text")]
+    | Annotated[list[_StopText], Field(max_length=64), Tag("@list")],
     Discriminator(_text_or_list),
 ]
 
