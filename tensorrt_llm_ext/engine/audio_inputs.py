@@ -24,6 +24,9 @@ from .raw_media import host_array
 
 RATES = (1_000, 768_000)
 """Sampling rates that make sense, in Hz."""
+_LOUDEST = 2.0**31
+"""Of a sample. Nominally it is 1; integers of 32 bits as they are have this. Squares of far larger
+ones are infinite in fp32: features that are no numbers, and with them tokens that are none."""
 
 
 class AudioGeometry(Protocol):
@@ -227,5 +230,9 @@ def _mono(given: np.ndarray | torch.Tensor) -> np.ndarray:
         samples = samples.astype(np.float32) / 32768
     if not np.isfinite(samples).all():
         raise RequestError("audio clip holds NaN or infinite values; replace them before")
+    if max(samples.max(), -samples.min()) > _LOUDEST:
+        raise RequestError(
+            f"audio clip holds values beyond {_LOUDEST:g}; samples are floats in -1..1, or int16"
+        )
     samples = samples.astype(np.float32)
     return samples if samples.ndim == 1 else samples.mean(axis=1)

@@ -84,12 +84,15 @@ class Detokenizer:
 
     def _held_back(self) -> int:
         """Length of the longest end of the text that begins a stop string."""
-        longest = max(map(len, self._stop)) - 1
-        tail = self._whole[max(self._stop_from, len(self._whole) - longest) :]
-        for start in range(len(tail)):
-            if any(s.startswith(tail[start:]) for s in self._stop):
-                return len(tail) - start
-        return 0
+        text, held = self._whole, 0
+        for stop in self._stop:
+            start = text.find(stop[0], max(self._stop_from, len(text) - len(stop) + 1))
+            while start >= 0:
+                if stop.startswith(text[start:]):
+                    held = max(held, len(text) - start)
+                    break
+                start = text.find(stop[0], start + 1)
+        return held
 
     def _decode(self, ids: list[int]) -> str:
         if not ids:

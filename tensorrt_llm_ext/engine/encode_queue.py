@@ -108,6 +108,14 @@ class _Entry(NamedTuple):
     loaded: Loaded
 
 
+class _Failure(NamedTuple):
+    """Why a job's media could not be loaded."""
+
+    job: EncodeJob
+    error: str
+    callers_fault: bool
+
+
 class _Rest(NamedTuple):
     """What is left of an item that is too large for one call, and what is done of it."""
 
@@ -129,7 +137,7 @@ class EncodeQueue:
         self._encoders = encoders
         self._limits = (max_items, max_rows)
         self._jobs: list[EncodeJob] = []
-        self._loading: Future[list[_Entry]] | None = None
+        self._loading: Future[list[_Entry | _Failure]] | None = None
         self._rest: _Rest | None = None
 
     @cached_property
@@ -183,27 +191,35 @@ class EncodeQueue:
                 break  # whoever comes behind waits: nobody is overtaken
         return picked
 
-    def _load(self, picked: list[tuple[EncodeJob, list[_Place]]]) -> list[_Entry]:
-        loader, batch = self._encoders.loader(), list[_Entry]()
+    def _load(self, picked: list[tuple[EncodeJob, list[_Place]]]) -> list[_Entry | _Failure]:
+        """Runs on the worker too, so it changes no job: the scheduler looks at them meanwhile."""
+        loader, batch = self._encoders.loader(), list[_Entry | _Failure]()
         for job, places in picked:
             try:
                 # By itself, so that what is wrong with one job is no matter to the others.
                 loaded = [loader.load({p.modality: [p.item]})[p.modality][0] for p in places]
             except RequestError as error:
-                job.fail(str(error), callers_fault=True)
+                batch.append(_Failure(job, str(error), callers_fault=True))
             except torch.OutOfMemoryError as error:  # of a copy from the cache
-                job.fail(f"out of memory while its media were loaded: {error}", callers_fault=False)
+                why = f"out of memory while its media were loaded: {error}"
+                batch.append(_Failure(job, why, callers_fault=False))
             else:
                 batch += [_Entry(job, *pair) for pair in zip(places, loaded, strict=True)]
         return batch
 
-    def _encode(self, batch: list[_Entry]) -> None:
-        batch = [entry for entry in batch if entry.job in self._jobs]  # the others were cancelled
-        for entry in [entry for entry in batch if self._too_large(entry)]:
-            batch.remove(entry)
-            pieces = cut_in_time(entry.loaded.take_inputs(), self._limits[1])
-            self._rest = _Rest(entry, deque(pieces), [])
-            self._encode_rest(self._rest)
+    def _encode(self, loaded: list[_Entry | _Failure]) -> None:
+        there = [one for one in loaded if one.job in self._jobs]  # the others were cancelled
+        batch = []
+        for one in there:
+            if isinstance(one, _Failure):
+                one.job.fail(one.error, callers_fault=one.callers_fault)
+            elif self._too_large(one):
+                pieces = cut_in_time(one.loaded.take_inputs(), self._limits[1])
+                self._rest = _Rest(one, deque(pieces), [])
+                self._encode_rest(self._rest)
+            else:
+                batch.append(one)
+        batch = [entry for entry in batch if not entry.job.done]  # its video may have failed
         if not batch:
             return
         inputs = [{place.modality: [loaded]} for _, place, loaded in batch]

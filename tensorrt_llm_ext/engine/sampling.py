@@ -17,6 +17,10 @@ from transformers import (
 
 from ..llmapi.sampling_params import SamplingParams
 
+_COLDEST, _HOTTEST = 1e-5, 1e30
+"""Temperatures below are greedy in effect, those above uniform. In fp32, dividing by them would
+give infinities, and probabilities that are none: an error that ends the whole batch."""
+
 
 class Sampler:
     """Draws the tokens of one request; its random state is its own, so batch mates do not matter.
@@ -42,10 +46,11 @@ class Sampler:
             )
             self._processors.append(held_back)
         self._generator: torch.Generator | None = None
-        if params.greedy:
+        temperature = 1.0 if params.temperature is None else float(params.temperature)
+        if params.greedy or temperature < _COLDEST:
             return
-        if params.temperature is not None and params.temperature != 1:
-            self._processors.append(TemperatureLogitsWarper(float(params.temperature)))
+        if temperature != 1:
+            self._processors.append(TemperatureLogitsWarper(min(temperature, _HOTTEST)))
         if params.top_k:
             self._processors.append(TopKLogitsWarper(params.top_k))
         if params.top_p is not None and params.top_p < 1:

@@ -7,8 +7,12 @@ The file can name their length without holding them: a kilobyte can ask for giga
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from .errors import MediaError
 
+_MAX_BOXES = 2**16
+"""Outermost ones. A fragment of a film has about three, and lasts a second or more."""
 _ENTRY_BYTES = 64
 """That FFmpeg takes for each entry, rounded up from what was measured."""
 # Sample sizes of a track, and of a fragment: type, flags, (size), number of entries.
@@ -41,11 +45,13 @@ def table_bytes(content: bytes) -> int:
     return entries * _ENTRY_BYTES
 
 
-def _boxes_but_media_data(content: bytes) -> list[tuple[int, int]]:
+def _boxes_but_media_data(content: bytes) -> Iterator[tuple[int, int]]:
     """Start and end of the boxes of a file, without ``mdat``."""
-    found = []
-    at, size = 0, len(content)
+    at, size, count = 0, len(content), 0
     while at < size:
+        count += 1
+        if count > _MAX_BOXES:
+            raise MediaError(f"the video has more than {_MAX_BOXES:,} boxes")
         length, head = int.from_bytes(content[at : at + 4], "big"), 8
         if length == 1:
             length, head = int.from_bytes(content[at + 8 : at + 16], "big"), 16
@@ -56,6 +62,5 @@ def _boxes_but_media_data(content: bytes) -> list[tuple[int, int]]:
         if content[at + 4 : at + 8] != b"mdat":
             if at + length > size:  # what is inside could then be of any size too
                 raise MediaError(_BROKEN)
-            found.append((at, at + length))
+            yield at, at + length
         at += length
-    return found

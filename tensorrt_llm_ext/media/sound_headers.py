@@ -9,6 +9,8 @@ import struct
 from .errors import MediaError
 
 _LONGEST_FORMAT = 64
+_MAX_CHUNKS = 4096
+"""Before the samples, or tags before the first frame: others have a few."""
 _BROKEN = "the audio is broken: no WAV file with a format and data"
 
 
@@ -22,7 +24,9 @@ def plain_wav(content: bytes) -> bytes:
         MediaError: It has no format, or no data after it.
     """
     form, at = b"", 12
-    while at + 8 <= len(content):
+    for _ in range(_MAX_CHUNKS):
+        if at + 8 > len(content):
+            break
         name, size = content[at : at + 4], int.from_bytes(content[at + 4 : at + 8], "little")
         at += 8
         if name == b"data" and form:
@@ -43,9 +47,15 @@ def without_id3(content: bytes) -> bytes:
 
     Args:
         content: May start with tags.
+
+    Raises:
+        MediaError: There are too many of them.
     """
-    at = 0
+    at = count = 0
     while content[at : at + 3] == b"ID3":
+        count += 1
+        if count > _MAX_CHUNKS:
+            raise MediaError(f"the audio has more than {_MAX_CHUNKS:,} tags")
         digits = content[at + 6 : at + 10]  # seven bits each
         size = sum(
             (digit & 0x7F) << shift for digit, shift in zip(digits, (21, 14, 7, 0), strict=False)

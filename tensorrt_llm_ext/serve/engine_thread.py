@@ -53,7 +53,8 @@ class EngineThread:
 
     Attributes:
         failed: Whether that happened.
-        num_running: Requests in the batch, as of the last step.
+        num_running: Requests in the batch, as of the last step, and as many media that nobody
+            writes about as a step encodes: the others wait.
         snapshot: Counters of the encoders and their cache, a fraction of a second old. Whoever
             asked an encoder itself would wait for its call to end.
     """
@@ -203,7 +204,7 @@ class EngineThread:
 
     def _count(self) -> None:
         requests = self.engine.loop.num_running if self._requests else 0
-        self.num_running = requests + len(self._jobs)
+        self.num_running = requests + min(len(self._jobs), self.engine.args.encoder_batch_budget)
 
     def _take_snapshot(self) -> None:
         self._snapshot_at = time.monotonic()

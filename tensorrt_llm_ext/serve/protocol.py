@@ -144,8 +144,11 @@ Content = Annotated[
     Annotated[str, Tag("@text")] | Annotated[list[AnyPart], Field(max_length=_MOST), Tag("@list")],
     Discriminator(_text_or_list),
 ]
+# Bounded: the engine looks for each of them in the text at every token.
+_StopText = Annotated[str, Field(max_length=1024)]
 Stop = Annotated[
-    Annotated[str, Tag("@text")] | Annotated[list[str], Field(max_length=64), Tag("@list")],
+    Annotated[_StopText, Tag("@text")]
+    | Annotated[list[_StopText], Field(max_length=64), Tag("@list")],
     Discriminator(_text_or_list),
 ]
 
@@ -269,7 +272,7 @@ class ChatCompletionRequest(WireModel):
 
     @property
     def num_chars(self) -> int:
-        """Characters of text in it."""
+        """Characters of text in it: all that a chat template could write out."""
         return sum(len(text) for text in self._texts())
 
     def _texts(self) -> Iterator[str]:
@@ -278,6 +281,15 @@ class ChatCompletionRequest(WireModel):
                 yield message.content
             else:
                 yield from (part.text for part in message.content if isinstance(part, TextPart))
+        left: list[Any] = [self.chat_template_kwargs]
+        while left:
+            value = left.pop()
+            if isinstance(value, str):
+                yield value
+            elif isinstance(value, dict):
+                left += [*value, *value.values()]
+            elif isinstance(value, list):
+                left += value
 
     def media_parts(self) -> list[MediaPart]:
         """Pictures, videos and clips, in order."""

@@ -66,8 +66,12 @@ def register_now() -> Any:
     """
     from .registration import register
 
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
+    _stop_watching()
     return register()
+
+
+def _stop_watching() -> None:
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
 
 
 def _register() -> None:
@@ -79,7 +83,11 @@ def _register() -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Sees upstream's import; finds nothing itself."""
+    """Sees upstream's import; finds nothing itself.
+
+    It stays until upstream is loaded: many only ask whether that could be (``find_spec``), and an
+    import may fail and be tried again.
+    """
 
     def find_spec(
         self,
@@ -89,11 +97,14 @@ class _Finder(MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname != UPSTREAM:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
-        return spec
+        for finder in sys.meta_path:
+            look = getattr(finder, "find_spec", None)
+            spec = None if look is None or finder is self else look(fullname, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _Loader(spec.loader)
+                return spec
+        return None
 
 
 class _Loader(Loader):
@@ -110,4 +121,5 @@ class _Loader(Loader):
             module.__spec__.loader = self._loader  # what others look at
         module.__loader__ = self._loader
         self._loader.exec_module(module)
+        _stop_watching()
         _register()

@@ -32,7 +32,7 @@ class Settings(BaseModel):
         graphs: Entries by modality.
         max_num_tokens: Encoder budget as configured (rows before any merger), not as a scheduler
             raised or the language model's limits clamped it; None: unknown.
-        report_dir: Where ranks write what they captured.
+        report_dir: Where ranks write what they captured, those of other machines apart.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

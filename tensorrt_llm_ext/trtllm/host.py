@@ -88,13 +88,15 @@ def _llm_class() -> type[Any]:
 
         startup_report: dict[int, list[TowerReport]]
 
-        def generate(self, inputs: Any, sampling_params: Any = None, **more: Any) -> Any:
+        def generate(self, inputs: Any, sampling_params: Any = None, *more: Any, **by: Any) -> Any:
             """See upstream's."""
-            return super().generate(inputs, upstream_params(sampling_params), **more)
+            return super().generate(inputs, upstream_params(sampling_params), *more, **by)
 
-        def generate_async(self, inputs: Any, sampling_params: Any = None, **more: Any) -> Any:
+        def generate_async(
+            self, inputs: Any, sampling_params: Any = None, *more: Any, **by: Any
+        ) -> Any:
             """See upstream's."""
-            return super().generate_async(inputs, upstream_params(sampling_params), **more)
+            return super().generate_async(inputs, upstream_params(sampling_params), *more, **by)
 
     return LLM
 

@@ -216,7 +216,8 @@ def _all_eager(towers: Mapping[str, HostTower], reason: str) -> list[TowerReport
 
 
 def _write_report(reports: Sequence[TowerReport], settings: Settings, rank: int) -> None:
-    if settings.report_dir is None:
+    # The folder is of the machine that the engine was started on.
+    if settings.report_dir is None or not Path(settings.report_dir).is_dir():
         for report in reports:
             logger.info("encoder %r: %s %s", report.modality, report.status, report.reason)
         return

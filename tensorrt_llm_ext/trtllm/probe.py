@@ -69,6 +69,15 @@ def parameters_of(function: Callable[..., Any]) -> tuple[str, ...]:
         return ()
 
 
+def takes(function: Callable[..., Any], *args: Any, **named: Any) -> bool:
+    """Whether a function could be called so; it is not called."""
+    try:
+        inspect.signature(function).bind(*args, **named)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
 def contract_error() -> type[ValueError]:
     """Upstream's error for an encoder that breaks the item contract, or one of ours before it."""
     name = "MultimodalEncoderContractError"

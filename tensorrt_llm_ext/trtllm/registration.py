@@ -13,7 +13,7 @@ from . import models
 from .arrival import DISABLE, disabled, installed
 from .hook import Hook, choose_hook
 from .models import FAMILIES, Family
-from .probe import ENCODER, INPUTS, MODELING_UTILS, Missing, find, parameters_of
+from .probe import ENCODER, INPUTS, MODELING_UTILS, Missing, find, parameters_of, takes
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +91,10 @@ def _register() -> Registration:
         return Registration(refusal="; ".join(missing))
     if parameters_of(needed["register"]) != ("name",):
         return Registration(refusal="register_auto_model takes other arguments than a name")
+    if not takes(needed["register_encoder"], None, vlm_base_model=None):
+        return Registration(
+            refusal="register_vision_encoder takes other arguments than a class and vlm_base_model"
+        )
     hook: Hook = needed["hook"]
     findings: list[Finding] = []
     steps: list[Callable[[], None]] = []

@@ -38,6 +38,8 @@ MIXIN = "_torch/models/modeling_multimodal_encoder.py"
 MULTIMODAL = "_torch/pyexecutor/engine/multimodal.py"
 UTILS = "_torch/models/modeling_utils.py"
 QWEN = "_torch/models/modeling_qwen3vl.py"
+QWEN_MOE = "_torch/models/modeling_qwen3vl_moe.py"
+GLM = "_torch/models/modeling_glm5_next_vision.py"
 MOVED = (Edit(ENGINE, "_init_model_capacity", "_size_the_model"),)
 CHANGED = (
     Edit(
@@ -86,6 +88,10 @@ OTHER_ARGUMENTS = (
         "def register_auto_model(name: str, replace: bool = True)",
     ),
 )
+OTHER_ENCODER_ARGUMENTS = (
+    Edit(UTILS, "vlm_base_model", "base_model"),
+    *(Edit(f, ", vlm_base_model=", ", base_model=") for f in (QWEN, QWEN_MOE, GLM)),
+)
 
 
 @pytest.mark.parametrize(
@@ -93,8 +99,9 @@ OTHER_ARGUMENTS = (
     [
         (NO_PLACE, "no place to capture"),
         (OTHER_ARGUMENTS, "register_auto_model takes other arguments"),
+        (OTHER_ENCODER_ARGUMENTS, "register_vision_encoder takes other arguments"),
     ],
-    ids=["no place", "arguments"],
+    ids=["no place", "arguments", "arguments of the encoder"],
 )
 def test_where_it_cannot_work_upstream_stays_as_it_is(
     mutated: Callable[..., Outcome], models: dict[str, str], edits: tuple[Edit, ...], reason: str

@@ -27,6 +27,7 @@ def test_what_is_counted(engine: Any, picture: Image.Image) -> None:
             {"bogus": 1},
             {"model": "another"},
             {"text": "x" * 1001},
+            {"chat_template_kwargs": {"tools": [{"description": "x" * 1001}]}},
         ):
             server.chat(**body)
         with server.client() as client:
@@ -42,7 +43,7 @@ def test_what_is_counted(engine: Any, picture: Image.Image) -> None:
 
     assert grown('requests_total{outcome="length"}') == 3
     assert grown('requests_total{outcome="encoded"}') == 1
-    assert grown('requests_total{outcome="bad_request"}') == 3
+    assert grown('requests_total{outcome="bad_request"}') == 4
     assert grown('tokens_total{kind="generated"}') == 9
     assert grown('tokens_total{kind="prompt"}') > 60
     for name, count in {

@@ -210,6 +210,8 @@ BROKEN_PNG = "data:image/png;base64," + base64.b64encode(b"\x89PNG\r\n\x1a\nnoth
         ({"temperature": "hot"}, 400, "temperature", "valid number"),
         ({"temperature": -1}, 400, "temperature", "greater than"),
         ({"min_tokens": 9}, 400, None, "min_tokens (9) is above max_tokens (4)"),
+        ({"stop": "x" * 1025}, 400, "stop", "at most 1024 characters"),
+        ({"stop": ["x", "x" * 1025]}, 400, "stop.1", "at most 1024 characters"),
         ({"messages": []}, 400, "messages", "at least 1 item"),
         ({"messages": "hi"}, 400, "messages", "valid list"),
         ({"messages": [{"role": "robot", "content": "x"}]}, 400, "messages.0.role", "Input should"),

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from running_server import Running, chat, image_part, serving, until
+from running_server import NAME, Running, chat, image_part, serving, until
 
 
 class Gate:
@@ -67,12 +67,17 @@ def idle(server: Running) -> bool:
     )
 
 
-def post(server: Running, body: dict[str, Any], headers: str = "") -> socket.socket:
+def post(
+    server: Running,
+    body: dict[str, Any],
+    headers: str = "",
+    path: str = "/v1/chat/completions",
+) -> socket.socket:
     """Send a request over a connection of its own."""
     sock = socket.create_connection(("127.0.0.1", server.port), timeout=20)
     text = json.dumps(body).encode()
     head = (
-        f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(text)}\r\n{headers}\r\n"
     )
     sock.sendall(head.encode() + text)
@@ -161,6 +166,24 @@ def test_case_42_queue_limit(engine: Any, gate: Gate) -> None:
         assert [answer(sock)[0] for sock in held] == [200, 200]
         assert server.chat().status_code == 200
         assert outcomes(server) == {"length": 3, "queue_full": 2}
+
+
+def test_case_42_queue_limit_of_media_alone(
+    engine: Any, picture: Image.Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, at_once = engine.encode_queue.step, engine.args.encoder_batch_budget
+    monkeypatch.setattr(engine.encode_queue, "step", lambda wait: time.sleep(0.01))
+    body = {"model": NAME, "input": [image_part(picture)]}
+    with serving(engine, max_queue_size=2) as server:
+        held = []
+        for count in range(1, at_once + 3):
+            held.append(post(server, body, path="/v1/embeddings"))
+            until(lambda count=count: server.state.thread.num_unfinished == count)  # type: ignore[misc]
+            until(lambda count=count: server.state.thread.num_running == min(count, at_once))  # type: ignore[misc]
+        assert answer(post(server, body, path="/v1/embeddings"))[0] == 429
+        monkeypatch.setattr(engine.encode_queue, "step", step)
+        assert {answer(sock)[0] for sock in held} == {200}
+        until(lambda: idle(server))
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,18 @@ def test_samples_that_are_no_numbers(inputs: AudioInputs, value: float) -> None:
         inputs.decode(inputs.plan(clip))
 
 
+def test_samples_whose_squares_are_infinite(inputs: AudioInputs) -> None:
+    clip = noise(4000)
+    clip[1234] = -1e19
+    with pytest.raises(RequestError, match="values beyond"):
+        inputs.decode(inputs.plan(clip))
+    for rate in (inputs.rate, 44_100):
+        clip = (np.sign(noise(4000)) * 2.0**31).astype(np.float32)  # integers of 32 bits as floats
+        planned = inputs.plan((clip, rate))
+        features = inputs.prepare(planned, inputs.decode(planned))["input_features"]
+        assert features.isfinite().all()
+
+
 def test_extractor_and_tower_must_agree() -> None:
     with pytest.raises(ValueError, match="feature_size 80, the audio encoder reads 128 mel bins"):
         AudioInputs({**CONFIG, "feature_size": 80}, GEOMETRY)

@@ -64,6 +64,17 @@ def test_stop_strings(tokenizer: Any, text: str, stop: list[str]) -> None:
         assert not any(s in detokenizer.text for s in stop)
 
 
+@given(text=st.text("abc", max_size=30), stop=st.lists(st.text("abc", min_size=1), min_size=1))
+def test_what_may_begin_a_stop_string_is_held_back(
+    tokenizer: Any, text: str, stop: list[str]
+) -> None:
+    detokenizer = Detokenizer(tokenizer, stop)
+    detokenizer._whole = text
+    ends = range(1, len(text) + 1)
+    begun = [n for n in ends for s in stop if len(s) > n and s.startswith(text[-n:])]
+    assert detokenizer._held_back() == max(begun, default=0)
+
+
 def test_stop_string_over_several_tokens(tokenizer: Any) -> None:
     ids = [tokenizer(letter)["input_ids"][0] for letter in "xENDy"]
     detokenizer = Detokenizer(tokenizer, ["END"])

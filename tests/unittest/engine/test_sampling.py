@@ -20,7 +20,11 @@ def draw(params: SamplingParams, count: int = 200) -> set[int]:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"temperature": 0.0}, {"top_k": 1, "temperature": 2.0}, {"top_p": 0.0}]
+    "options",
+    [
+        *({}, {"temperature": 0.0}, {"top_k": 1, "temperature": 2.0}, {"top_p": 0.0}),
+        *({"temperature": 1e-300}, {"temperature": 1e-40}, {"temperature": 1e-7}),
+    ],
 )
 def test_greedy(options: dict[str, float]) -> None:
     assert draw(SamplingParams(**options)) == {1}
@@ -31,6 +35,14 @@ def test_temperature_top_k_and_top_p() -> None:
     assert draw(SamplingParams(temperature=3.0, top_k=2)) == {1, 4}
     # Probabilities of 1, 4, 2: 0.49, 0.30, 0.18.
     assert draw(SamplingParams(top_p=0.7)) == {1, 4}
+
+
+def test_extreme_temperatures() -> None:
+    coldest = Sampler(SamplingParams(temperature=1e-5), [], CPU)
+    assert int(coldest.next_token(LOGITS * 1e4, [])) == 1
+    for temperature in (1e30, 1e308):
+        params = SamplingParams(temperature=temperature, min_tokens=2)
+        assert draw(params, 500) == {0, 2, 3, 4}  # 1 is held back: minus infinity
 
 
 def test_min_tokens_hold_back_the_end() -> None:

@@ -178,6 +178,8 @@ def test_chunks_that_are_no_sound_are_passed_over() -> None:
     refused(b"RIFF\0\0\0\0WAVE" + chunk(b"fmt ", form), "no WAV file with a format")
     long = chunk(b"fmt ", form + bytes(100)) + chunk(b"data", samples)
     refused(b"RIFF\0\0\0\0WAVE" + long, "no WAV file with a format")
+    many = chunk(b"fmt ", form) + chunk(b"none", b"") * 5000 + chunk(b"data", samples)
+    refused(b"RIFF\0\0\0\0WAVE" + many, "no WAV file with a format")
 
 
 def test_case_33_a_tag_in_a_wav_cannot_ask_for_memory() -> None:
@@ -212,6 +214,7 @@ def test_case_33_a_tag_in_an_mp3_is_not_unpacked() -> None:
         assert its_rate == rate
         assert found.shape == wanted.shape
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 100_000  # kB
+    refused(id3(b"") * 5000 + content, "more than 4,096 tags")
     refused(id3(bytes(50)), "cannot be decoded|no stream")
     refused(id3(bytes(50))[:-20], "cannot be decoded|no stream")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import struct
 import time
+import tracemalloc
 from typing import Any
 
 import av
@@ -292,6 +293,15 @@ def test_case_33_edits_cannot_multiply_the_frames() -> None:
     start = time.monotonic()
     assert len(opened(content)["frames"]) == 3
     assert time.monotonic() - start < 4
+
+
+def test_case_33_millions_of_boxes_are_not_walked_through() -> None:
+    tracemalloc.start()
+    try:
+        refused(film(frames=2) + b"\0\0\0\x08free" * 200_000, "more than 65,536 boxes")
+        assert tracemalloc.get_traced_memory()[1] < 8e6
+    finally:
+        tracemalloc.stop()
 
 
 def test_tables_are_found_outside_the_media_data_alone() -> None:

@@ -119,6 +119,16 @@ def test_report_is_written(tmp_path: Path) -> None:
     assert TowerReport.model_validate(json.loads(line)).status == "captured"
 
 
+def test_report_of_a_rank_on_another_machine_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    there = str(tmp_path / "of_another_machine")
+    (report,) = capture_model(model(), settings(report_dir=there), ALONE)
+    assert report.status == "captured"
+    assert "encoder 'image': captured" in caplog.text
+
+
 # ---- where settings come from ----
 
 

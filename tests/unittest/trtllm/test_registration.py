@@ -46,6 +46,31 @@ def test_import_waits_for_upstream(stub: Path) -> None:
     assert "modeling_multimodal_encoder" in out[2]
 
 
+def test_who_asks_whether_upstream_is_there_does_not_end_the_wait(stub: Path) -> None:
+    code = (
+        "import tensorrt_llm_ext, sys, importlib.util; "
+        "print(importlib.util.find_spec('tensorrt_llm').name); "
+        "from tensorrt_llm_ext.trtllm.arrival import installed; print(installed()); "
+        "import tensorrt_llm; "
+        "print(sys.modules['tensorrt_llm_ext.trtllm.registration']._done.active); "
+        "print([f for f in sys.meta_path if type(f).__module__.startswith('tensorrt_llm_ext')])"
+    )
+    out = run(code, stub).stdout.splitlines()
+    assert out == ["tensorrt_llm", "True", "upstream is loaded", "False", "[]"]
+
+
+def test_an_import_that_fails_may_be_tried_again(stub: Path) -> None:
+    init = stub / "tensorrt_llm" / "__init__.py"
+    init.write_text("import os\nif not os.environ.pop('READY', ''): raise OSError('no driver')\n")
+    code = (
+        "import tensorrt_llm_ext, sys, os\n"
+        "try:\n    import tensorrt_llm\nexcept OSError:\n    os.environ['READY'] = '1'\n"
+        "import tensorrt_llm\n"
+        "print(sys.modules['tensorrt_llm_ext.trtllm.registration']._done.active)"
+    )
+    assert run(code, stub).stdout.splitlines() == ["False"]
+
+
 def test_registers_at_once_where_upstream_is_loaded(stub: Path) -> None:
     code = (
         "import tensorrt_llm, tensorrt_llm_ext, sys; "
@@ -97,6 +122,14 @@ def test_find() -> None:
     assert not missing
     assert "no_such_module:x" in missing.reason
     assert "no_such" in missing.reason
+
+
+def test_takes() -> None:
+    def function(one: object, *, two: int = 2) -> None: ...
+
+    assert probe.takes(function, None, two=3)
+    assert not probe.takes(function, None, three=3)
+    assert not probe.takes(function)
 
 
 def test_owner_of_communication_windows(monkeypatch: pytest.MonkeyPatch) -> None:

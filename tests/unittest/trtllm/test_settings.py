@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from tensorrt_llm_ext import KvCacheConfig, SamplingParams
 from tensorrt_llm_ext.cli import main
 from tensorrt_llm_ext.llmapi.mm_config import MultimodalConfig
-from tensorrt_llm_ext.trtllm import config, serve
+from tensorrt_llm_ext.trtllm import config, host, serve
 from tensorrt_llm_ext.trtllm.config import (
     VARIABLE,
     Settings,
@@ -184,6 +184,23 @@ def test_models_of_ours_become_what_upstream_takes(
     assert upstream_params(one) == {"max_tokens": 4, "temperature": 0.5}
     assert upstream_params([one, None]) == [{"max_tokens": 4, "temperature": 0.5}, None]
     assert upstream_params("theirs") == "theirs"
+
+
+def test_upstreams_other_arguments_may_stand_by_their_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Upstream:
+        def generate(self, inputs: Any, params: Any = None, use_tqdm: bool = True) -> Any:
+            return inputs, params, use_tqdm
+
+        def generate_async(self, inputs: Any, params: Any = None, lora: Any = None) -> Any:
+            return inputs, params, lora
+
+    theirs = SimpleNamespace(SamplingParams=lambda **given: given, LLM=Upstream)
+    monkeypatch.setitem(sys.modules, "tensorrt_llm", theirs)  # type: ignore[arg-type]
+    llm, params = host._llm_class()(), SamplingParams(max_tokens=4)
+    assert llm.generate("a", params, False) == ("a", {"max_tokens": 4}, False)
+    assert llm.generate_async("a", params, "lora") == ("a", {"max_tokens": 4}, "lora")
 
 
 # ---- expand ----
