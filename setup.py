@@ -23,9 +23,10 @@ DEMO = ["scikit-learn>=1.5"]  # ships two real photographs (china.jpg, flower.jp
 SERVE = [
     "av",  # video and sound
     "fastapi",
+    "h11",
     "prometheus-client",
     "python-json-logger",
-    "uvicorn",
+    "uvicorn>=0.54",  # its HTTP/1 protocol is derived from
 ]
 
 EXTRAS = {

@@ -21,6 +21,9 @@ _COLDEST, _HOTTEST = 1e-5, 1e30
 """Temperatures below are greedy in effect, those above uniform. In fp32, dividing by them would
 give infinities, and probabilities that are none: an error that ends the whole batch."""
 
+NO_TOKEN = -1
+"""Drawn from scores that are no numbers (fp16 overflows, broken weights)."""
+
 
 class Sampler:
     """Draws the tokens of one request; its random state is its own, so batch mates do not matter.
@@ -66,13 +69,17 @@ class Sampler:
             generated: Tokens drawn so far.
 
         Returns:
-            Int64 tensor [] on the logits' device, so that a batch is read back once.
+            Int64 tensor [] on the logits' device, so that a batch is read back once. ``NO_TOKEN``
+            where no score is the largest: drawing from NaN would end a GPU's context.
         """
         scores = logits[None].float()
         if self._processors:
             history = torch.tensor([list(generated)], dtype=torch.long, device=logits.device)
             scores = self._processors(history, scores)  # type: ignore[arg-type]
+        usable = scores.max().isfinite()
         if self._generator is None:
-            return scores[0].argmax()
-        probabilities = scores.softmax(dim=-1)
-        return torch.multinomial(probabilities, 1, generator=self._generator)[0, 0]
+            token = scores[0].argmax()
+        else:
+            probabilities = torch.where(usable, scores, 0.0).softmax(dim=-1)
+            token = torch.multinomial(probabilities, 1, generator=self._generator)[0, 0]
+        return torch.where(usable, token, NO_TOKEN)

@@ -23,7 +23,7 @@ from .errors import EngineClosedError, RequestError
 from .generation import Generator
 from .prompts import PromptBuilder
 from .results import CompletionOutput, RequestOutput, StepEvent
-from .sampling import Sampler
+from .sampling import NO_TOKEN, Sampler
 from .scheduler import FinishReason, Limits, Request, Scheduler
 
 
@@ -283,6 +283,12 @@ class StepLoop:
         """Give each request its token; those that end leave the batch, together."""
         events, ended = [], []
         for request, token in zip(requests, tokens.tolist(), strict=True):
+            if token == NO_TOKEN:
+                request.finish_reason, request.error = "error", "the model's scores are no numbers"
+                text = request.detokenizer.finish()
+                events.append(StepEvent(request.id, None, text, "error", request.error))
+                ended.append(request)
+                continue
             request.token_ids.append(token)
             text = request.detokenizer.push(token)
             request.finish_reason = self._finish_reason(request, token)

@@ -303,7 +303,9 @@ class RadioHost(HostTower):
             return torch.cat([output.features for output in outputs])[None]
         pictures, channels, height, width = x.shape
         grid = (pictures, height // side, width // side)
-        blocks = x.view(pictures, channels, grid[1], side, grid[2], side).permute(0, 2, 4, 1, 3, 5)
+        blocks = x.reshape(pictures, channels, grid[1], side, grid[2], side).permute(
+            0, 2, 4, 1, 3, 5
+        )
         item = {"pixel_values": blocks.reshape(math.prod(grid), -1), "grid_thw": grid}
         features: torch.Tensor = self.tower.encode([item])[0].features
         return features.view(pictures, grid[1] * grid[2], -1)

@@ -386,6 +386,33 @@ def test_failed_step_ends_its_requests_and_the_next_ones_run(
     assert llm.generate("The sky", tokens(3)).outputs[0].token_ids == expected
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_scores_that_are_no_numbers_end_their_request_alone(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch, temperature: float
+) -> None:
+    """A batch mate reads the same tokens as alone, and the engine goes on."""
+    prompts = ["alpha", "beta"]
+    params = tokens(6, temperature=temperature)
+    alone = llm.generate(prompts[1], params).outputs[0].token_ids
+    generator = llm._engine.loop._generator
+    decode, calls = generator.decode, []
+
+    def broken(requests: Any) -> torch.Tensor:
+        calls.append(len(requests))
+        logits = decode(requests).clone()
+        if len(calls) == 2:
+            logits[0, 7] = float("nan")
+        return logits
+
+    monkeypatch.setattr(generator, "decode", broken)
+    first, second = llm.generate(prompts, params)
+    assert first.error == "the model's scores are no numbers"
+    assert second.outputs[0].token_ids == alone
+    assert calls == [2, 2, 1, 1, 1]
+    monkeypatch.undo()
+    assert llm.generate(prompts[1], params).outputs[0].token_ids == alone
+
+
 def test_out_of_memory_ends_only_the_newcomers(
     llm: LLM, picture: Image.Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tensorrt_llm_ext import SamplingParams
-from tensorrt_llm_ext.engine.sampling import Sampler
+from tensorrt_llm_ext.engine.sampling import NO_TOKEN, Sampler
 
 LOGITS = torch.tensor([0.1, 3.0, 2.0, -1.0, 2.5])
 CPU = torch.device("cpu")
@@ -66,3 +66,19 @@ def test_seed_and_global_state() -> None:
     assert [int(unseeded.next_token(LOGITS, [])) for _ in range(50)] == [
         int(zero.next_token(LOGITS, [])) for _ in range(50)
     ]
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.7, "top_k": 3, "top_p": 0.9}])
+@pytest.mark.parametrize("broken", [float("nan"), float("inf"), None])
+def test_scores_that_are_no_numbers_give_no_token(
+    options: dict[str, float], broken: float | None
+) -> None:
+    """An error of this request, instead of one in multinomial that ends the batch, or the GPU."""
+    logits = LOGITS.clone()
+    if broken is None:
+        logits[:] = float("-inf")
+    else:
+        logits[3] = broken
+    sampler = Sampler(SamplingParams(**options), [1], CPU)
+    assert int(sampler.next_token(logits, [])) == NO_TOKEN
+    assert int(sampler.next_token(LOGITS, [])) in {1, 2, 4}
