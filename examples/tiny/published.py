@@ -47,6 +47,8 @@ class NemotronOmni(nn.Module):
         self.vision_model.save_pretrained(out)
         tensors, vision = _read(out)
         del vision["architectures"]
+        # transformers 5.24 demands that it be what the whole model has, 2 by default.
+        vision["video_temporal_patch_size"] = 2
         tensors = {f"vision_model.{key}": tensor for key, tensor in tensors.items()}
         own = self.state_dict().items()
         tensors |= {key: tensor for key, tensor in own if not key.startswith("vision_model.")}

@@ -28,6 +28,8 @@ def _name_vit(vision: Any) -> None:
 
 def config_for(pretrained: Any, **kwargs: Any) -> ModelConfig[Any]:
     text = getattr(pretrained, "llm_config", None)
+    if text is None and pretrained.model_type == "nemotron_h_omni":
+        text = pretrained.text_config  # its name in the class that transformers has from 5.24 on
     if text is not None:
         text.vocab_size = getattr(text, "vocab_size", 64)
         text.dtype = getattr(text, "dtype", "float32")

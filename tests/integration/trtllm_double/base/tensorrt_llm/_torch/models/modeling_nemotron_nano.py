@@ -37,6 +37,11 @@ def _get_vision_encoder_cuda_graph_config(model_config: Any) -> Any:
     return mm_config.encoder_cuda_graph.get("vision")
 
 
+def _language(config: Any) -> Any:
+    """Its section; transformers from 5.24 on has a class of its own for it, with another name."""
+    return config.llm_config if hasattr(config, "llm_config") else config.text_config
+
+
 class SquaredReLU(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.relu(x) ** 2
@@ -48,7 +53,7 @@ class NanoV2VLVisionEncoder(nn.Module):
         config = model_config.pretrained_config
         self.patch_size = config.vision_config.patch_size
         self.downsample_ratio = config.downsample_ratio
-        self.llm_hidden_size = config.llm_config.hidden_size
+        self.llm_hidden_size = _language(config).hidden_size
         wide = config.vision_config.hidden_size * int(1 / self.downsample_ratio) ** 2
         self.mlp1 = nn.Sequential(
             nn.RMSNorm(wide, eps=1e-5),
@@ -141,7 +146,7 @@ class NemotronH_Nano_VL_V2(nn.Module, MultimodalModelMixin):  # noqa: N801
         if not _is_disagg():
             self.vision_encoder = NanoV2VLVisionEncoder(model_config).eval()
         llm_model_config = copy.deepcopy(model_config)
-        llm_model_config.pretrained_config = config.llm_config
+        llm_model_config.pretrained_config = _language(config)
         llm_model_config.pretrained_config.architectures = ["NemotronHForCausalLM"]
         self.llm = AutoModelForCausalLM.from_config(llm_model_config)
         self.post_config()
