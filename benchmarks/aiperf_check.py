@@ -20,7 +20,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from serving_bench.checkpoints import make_tiny_checkpoint
 from serving_bench.servers import Server
 from soak import CONFIG
 
@@ -112,13 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         Server(Path(made) / "log") as server,
     ):
         work = Path(made)
-        folder = make_tiny_checkpoint(work / "model", "qwen3_omni_thinker")
-        (work / "serve.yaml").write_text(json.dumps(CONFIG))
-        url = server.serve(
-            ["serve", str(folder), "--config", str(work / "serve.yaml"), "--host", "127.0.0.1",
-             "--port", "0", "--served_model_name", MODEL],
-            timeout=300,
-        )  # fmt: skip
+        url, folder = server.serve_tiny(work, "qwen3_omni_thinker", CONFIG, MODEL)
         # Told to be offline, AIPerf takes the path of a tokenizer for the name of one.
         environment = {key: value for key, value in os.environ.items() if key not in _OFFLINE}
         command = [args.aiperf, *arguments(url, folder, work / "out", args.requests)]

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from serving_bench.checkpoints import make_tiny_checkpoint
 from serving_bench.media import picture
 from serving_bench.servers import Server
 
@@ -71,13 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="fuzz_") as made, Server(Path(made) / "log") as server:
         work = Path(made)
-        folder = make_tiny_checkpoint(work / "model", "qwen3_vl")
-        (work / "serve.yaml").write_text(json.dumps(CONFIG))
-        url = server.serve(
-            ["serve", str(folder), "--config", str(work / "serve.yaml"), "--host", "127.0.0.1",
-             "--port", "0", "--served_model_name", MODEL],
-            timeout=300,
-        )  # fmt: skip
+        url, _ = server.serve_tiny(work, "qwen3_vl", CONFIG, MODEL)
         schema = httpx.get(f"{url}/openapi.json", trust_env=False).raise_for_status().json()
         (work / "openapi.json").write_text(json.dumps(focus(schema)))
         done = subprocess.run(

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tensorrt_llm_ext.towers.loading import allocate_weights, tower_without_weights
+
 CUDA = torch.device("cuda")
 
 QWEN3_VL_2B = {
@@ -117,6 +119,21 @@ class PublishedTower:
         if self.modality == "audio":
             small |= TINY_AUDIO
         return replace(self, section=small)
+
+    def make_tower(
+        self,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        std: float = 0.05,
+        prepare: Callable[[Any], None] = lambda tower: None,
+    ) -> Any:
+        """Ours with random weights, drawn on the device; ``prepare`` sees it before it has any."""
+        tower = tower_without_weights(self.config(), modality=self.modality, dtype=dtype)
+        prepare(tower)
+        allocate_weights(tower, device)
+        randomise(tower, 0, std)
+        return tower
 
     def make_oracle(self, dtype: torch.dtype, device: torch.device = CUDA) -> torch.nn.Module:
         """The oracle with random weights of its own; tables that it computes stay fp32."""

@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import json
 import shutil
 import sys
 import tempfile
@@ -46,7 +45,6 @@ _WARM_UP = 32  # requests, of pictures that are not measured
 _LEAST = 4  # requests of a rung, whatever the time
 _CAPTURE = 4.0  # seconds that a server may take longer to start than the first, which captures none
 _SNAPSHOT = 0.3  # counters that a server gives are at most 0.2 s old
-_START_TIMEOUT = 300.0
 _START = time.perf_counter()
 
 
@@ -216,14 +214,8 @@ class Run:
     ) -> None:
         """One server, from its start to its end."""
         began = _now()
-        config = self.work / f"{self.case.name}_{arm}.yaml"
-        # JSON is YAML.
-        config.write_text(json.dumps(self.case.yaml_config(graphs=arm == "on")))
-        server.serve(
-            ["serve", str(folder), "--config", str(config), "--host", "127.0.0.1", "--port", "0",
-             "--served_model_name", MODEL],
-            _START_TIMEOUT,
-        )  # fmt: skip
+        file = self.work / f"{self.case.name}_{arm}.yaml"
+        server.serve_checkpoint(folder, file, self.case.yaml_config(graphs=arm == "on"), MODEL)
         started = scrape(server.url)
         took = _now() - began
         asyncio.run(self._load(server, memory, arm, bodies, took))

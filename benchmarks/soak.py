@@ -30,7 +30,6 @@ from typing import Any
 
 import httpx
 import psutil
-from serving_bench.checkpoints import make_tiny_checkpoint
 from serving_bench.client import CHAT, Answer, ask, chat_body, error_type, new_client
 from serving_bench.media import picture, sound, text, video
 from serving_bench.servers import Server, by_label, scrape
@@ -267,14 +266,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="soak_") as made, Server(Path(made) / "log") as server:
-        work = Path(made)
-        folder = make_tiny_checkpoint(work / "model", "qwen3_omni_thinker")
-        (work / "serve.yaml").write_text(json.dumps(CONFIG))
-        server.serve(
-            ["serve", str(folder), "--config", str(work / "serve.yaml"), "--host", "127.0.0.1",
-             "--port", "0", "--served_model_name", MODEL, "--log_level", "info"],
-            timeout=300,
-        )  # fmt: skip
+        server.serve_tiny(Path(made), "qwen3_omni_thinker", CONFIG, MODEL, "--log_level", "info")
         say("the server is up")
         soak = Soak(server, args.seconds, args.clients, args.seed)
         asyncio.run(soak.run())

@@ -8,6 +8,7 @@ import gc
 import math
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,14 +19,12 @@ from published_towers import (
     audio_items,
     copy_weights,
     outputs_of,
-    randomise,
     relative,
     vision_items,
 )
 
 from tensorrt_llm_ext import MultimodalConfig
 from tensorrt_llm_ext.graphs.layout import Replay
-from tensorrt_llm_ext.towers.loading import allocate_weights, tower_without_weights
 
 from .layouts import (
     Budget,
@@ -83,21 +82,12 @@ class Subject:
         self.device = device
         self.dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         self.tiny = tiny
-        self.ours = self._make_tower()
+        make_tower = partial(self.published.make_tower, device, self.dtype, std=WEIGHT_STD)
+        self.ours = make_tower()
         self.plain: Any = None
         if "plain" in arms:
-            self.plain = self._make_tower(plain=True)
+            self.plain = make_tower(prepare=lambda tower: make_plain(tower, device))
         self._rivals: dict[str, torch.nn.Module] = {}
-
-    def _make_tower(self, *, plain: bool = False) -> Any:
-        tower = tower_without_weights(
-            self.published.config(), modality=self.published.modality, dtype=self.dtype
-        )
-        if plain:
-            make_plain(tower, self.device)
-        allocate_weights(tower, self.device)
-        randomise(tower, SEED, WEIGHT_STD)
-        return tower
 
     @property
     def audio(self) -> bool:

@@ -48,11 +48,16 @@ def sound(number: int, seconds: float = 4.0) -> Part:
     samples = int(seconds * RATE)
     pitch = np.repeat(rng.uniform(100, 4000, samples // (RATE // 2) + 1), RATE // 2)[:samples]
     tones = np.sin(2 * np.pi * np.cumsum(pitch) / RATE) + 0.1 * rng.standard_normal(samples)
+    data = wav((tones * 10000).astype("<i2"))
+    return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
+
+
+def wav(samples: np.ndarray) -> str:
+    """Samples int16 [n], 16 kHz, one channel, as a WAV file, base64."""
     file = io.BytesIO()
     with wave.open(file, "wb") as out:
         out.setnchannels(1)
         out.setsampwidth(2)
         out.setframerate(RATE)
-        out.writeframes((tones * 10000).astype("<i2").tobytes())
-    data = base64.b64encode(file.getvalue()).decode()
-    return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
+        out.writeframes(samples.tobytes())
+    return base64.b64encode(file.getvalue()).decode()

@@ -14,12 +14,16 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from .checkpoints import make_tiny_checkpoint
+
 STANDBY = Path(__file__).with_name("standby.py")
 ROOT = STANDBY.parents[2]
+_START_TIMEOUT = 300.0
 _SERVING = re.compile(r"serving .* on (http://\S+)")
 
 
@@ -75,6 +79,44 @@ class Server:
                 raise ServerError(f"the server ended with {self.process.returncode}{self._tail()}")
             time.sleep(0.05)
         raise ServerError(f"no server within {timeout:g} s{self._tail()}")
+
+    def serve_checkpoint(
+        self, folder: Path, file: Path, config: Mapping[str, Any], name: str, *flags: str
+    ) -> str:
+        """Serve a checkpoint on this machine alone, on any free port.
+
+        Args:
+            folder: The checkpoint.
+            file: Where the configuration is written.
+            config: What it is.
+            name: What clients call the model.
+            flags: More of `trtllm-ext serve`.
+
+        Returns:
+            The server's URL.
+        """
+        file.write_text(json.dumps(config))  # JSON is YAML
+        arguments = ["serve", str(folder), "--config", str(file), "--host", "127.0.0.1"]
+        arguments += ["--port", "0", "--served_model_name", name, *flags]
+        return self.serve(arguments, _START_TIMEOUT)
+
+    def serve_tiny(
+        self, work: Path, family: str, config: Mapping[str, Any], name: str, *flags: str
+    ) -> tuple[str, Path]:
+        """Make a tiny checkpoint and serve it; see `serve_checkpoint`.
+
+        Args:
+            work: Folder for the checkpoint and the configuration.
+            family: Of `examples/make_tiny_checkpoint.py`.
+            config: What the configuration is.
+            name: What clients call the model.
+            flags: More of `trtllm-ext serve`.
+
+        Returns:
+            The server's URL, and the checkpoint.
+        """
+        folder = make_tiny_checkpoint(work / "model", family)
+        return self.serve_checkpoint(folder, work / "serve.yaml", config, name, *flags), folder
 
     def stop(self, timeout: float = 60.0) -> int:
         """Ask it to drain and wait for its end.

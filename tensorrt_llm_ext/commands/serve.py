@@ -4,17 +4,15 @@
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
-from click.core import ParameterSource
 from pydantic import ValidationError
 
 from tensorrt_llm_ext.commands.options import (
-    FieldOption,
     accepted,
     fail,
     field_option,
@@ -42,7 +40,8 @@ LOG_LEVELS = {
 }
 """TensorRT-LLM's levels, and which of ours each is."""
 
-_UPSTREAM_HAS = ("host", "port", "served_model_name", "log_level")
+_NO_MODEL = "no model: give its folder, trtllm-ext serve MODEL, or the file's key model"
+_UPSTREAM_HAS = {"host", "port", "served_model_name", "log_level"}
 """Flags of ours that trtllm-serve has, with the same meaning and values."""
 
 _config = partial(field_option, ServeConfig)
@@ -112,10 +111,10 @@ def serve(
     checked = check_serve_config(config_file, overrides, flags)
     if checked.merged is not None and wants_hand_over(checked.merged.values):
         note(*checked.merged.replaced)
-        _hand_over(ctx, checked.merged.values)
+        _hand_over(checked.merged.values, list(given_options(ctx, HttpOptions)), api_key_file)
     config = accepted(checked)
     if config.model is None:
-        fail("no model: give its folder, trtllm-ext serve MODEL, or the file's key model")
+        fail(_NO_MODEL)
     http = _checked_http(ctx, _api_key(api_key_file))
     try:
         from tensorrt_llm_ext.serve import run
@@ -124,26 +123,26 @@ def serve(
     sys.exit(run(config, http))
 
 
-def _hand_over(ctx: click.Context, values: Mapping[str, Any]) -> NoReturn:
+def _hand_over(
+    values: Mapping[str, Any], http: Sequence[Layer], api_key_file: Path | None
+) -> NoReturn:
     """Becomes ``trtllm-serve``; leaves where that cannot do what was asked."""
     if not values.get("model"):
-        fail("no model: give its folder, trtllm-ext serve MODEL, or the file's key model")
-    given = [
-        option
-        for option in ctx.command.params
-        if (isinstance(option, FieldOption) and option.model is HttpOptions)
-        or option.name == "api_key_file"
-        if ctx.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
-    ]
-    ours = [option.opts[0] for option in given if option.name not in _UPSTREAM_HAS]
-    ours += [key for key in ("media_limits",) if key in values]
-    ours += [name for name in (API_KEY_VARIABLE,) if name in os.environ]  # nobody would ask for it
+        fail(_NO_MODEL)
+    theirs = [layer for layer in http if layer.values.keys() <= _UPSTREAM_HAS]
+    ours = [layer.source for layer in http if layer not in theirs]
+    if api_key_file is not None:
+        ours.append("--api_key_file")
+    if "media_limits" in values:
+        ours.append("media_limits")
+    if API_KEY_VARIABLE in os.environ:  # nobody would ask for it
+        ours.append(API_KEY_VARIABLE)
     if ours:
         fail(
             f"{', '.join(ours)}: of the embedded server only, and TensorRT-LLM's trtllm-serve "
             "takes over here; leave it out, or use --backend torch"
         )
-    words = [word for o in given for word in (o.opts[0], str(ctx.params[o.name or ""]))]
+    words = [str(word) for layer in theirs for word in (layer.source, *layer.values.values())]
     call = serve_command(values["model"], values, words)
     if not isinstance(call, HandOver):
         fail(call.reason)

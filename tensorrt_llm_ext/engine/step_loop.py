@@ -284,10 +284,7 @@ class StepLoop:
         events, ended = [], []
         for request, token in zip(requests, tokens.tolist(), strict=True):
             if token == NO_TOKEN:
-                request.finish_reason, request.error = "error", "the model's scores are no numbers"
-                text = request.detokenizer.finish()
-                events.append(StepEvent(request.id, None, text, "error", request.error))
-                ended.append(request)
+                events.append(self._end(request, "error", "the model's scores are no numbers"))
                 continue
             request.token_ids.append(token)
             text = request.detokenizer.push(token)

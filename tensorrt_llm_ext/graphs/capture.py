@@ -244,32 +244,36 @@ def eager_times(report: TowerReport | None) -> Callable[[Load], float] | None:
     for b in report.buckets:
         if b.eager_ms is None:
             continue
-        is_short = b.max_segment_len is not None and b.max_segment_len < b.num_tokens
-        if is_short and b.max_segment_len is not None:
-            bounds[b.num_tokens] = b.max_segment_len
-        times = short if is_short else long
+        times = long
+        if b.max_segment_len is not None and b.max_segment_len < b.num_tokens:
+            bounds[b.num_tokens], times = b.max_segment_len, short
         times[b.num_tokens] = min(b.eager_ms, times.get(b.num_tokens, b.eager_ms))
     if not long and not short:
         return None
-
+    # Sorted once: the packer asks for every new layout.
+    of_long, of_short = _curve(long or short), _curve(short or long)
     sizes = sorted(bounds)
+    longest = [bounds[n] for n in sizes]
 
     def at(load: Load) -> float:
-        is_short = False
-        if sizes and load.num_tokens >= sizes[0]:
-            bound = np.interp(load.num_tokens, sizes, [bounds[n] for n in sizes])
-            is_short = bool(load.longest_segment <= bound)
-        return _interpolated(short if is_short or not long else long, load.num_tokens)
+        size = load.num_tokens
+        known = sizes and size >= sizes[0]
+        is_short = known and load.longest_segment <= np.interp(size, sizes, longest)
+        return of_short(size) if is_short else of_long(size)
 
     return at
 
 
-def _interpolated(values: Mapping[int, float], num_tokens: int) -> float:
+def _curve(values: Mapping[int, float]) -> Callable[[int], float]:
     """Linear between what is known by tokens, in proportion to them beyond the last."""
     tokens, known = zip(*sorted(values.items()), strict=True)
-    if num_tokens > tokens[-1]:
-        return float(known[-1] * num_tokens / tokens[-1])
-    return float(np.interp(num_tokens, tokens, known))
+
+    def at(num_tokens: int) -> float:
+        if num_tokens > tokens[-1]:
+            return float(known[-1] * num_tokens / tokens[-1])
+        return float(np.interp(num_tokens, tokens, known))
+
+    return at
 
 
 def _line(

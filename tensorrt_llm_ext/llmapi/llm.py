@@ -25,15 +25,15 @@ from .problems import explain
 from .sampling_params import SamplingParams
 
 _ENGINES: dict[str, type[Any]] = {"torch": TorchEngine}
-_HOST = "tensorrt_llm_ext.trtllm.host"  # by name: this module imports no host but the embedded one
+_BINDING = "tensorrt_llm_ext.trtllm"  # by name: this module imports no host but the embedded one
 
 
 def _foreign_host(backend: str, device: str) -> Any:
     """The module of TensorRT-LLM as a host, where a backend name means that; else None."""
     if backend in _ENGINES or backend not in ("auto", "tensorrt_llm") or device == "cpu":
         return None
-    host = import_module(_HOST)
-    return host if host.available() else None
+    available: bool = import_module(f"{_BINDING}.arrival").available()
+    return import_module(f"{_BINDING}.host") if available else None
 
 
 def engine_of(backend: str) -> type[Any]:

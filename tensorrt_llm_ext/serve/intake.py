@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -72,7 +73,7 @@ class Intake:
 
     async def _open_all(self, parts: Sequence[MediaPart], deadline: float) -> list[tuple[str, Any]]:
         tasks = [
-            asyncio.ensure_future(self.run(lambda part=part: self._open(part, deadline)))  # type: ignore[misc]
+            asyncio.ensure_future(self.run(partial(self._door.open, part, deadline=deadline)))
             for part in parts
         ]
         try:
@@ -85,9 +86,6 @@ class Intake:
     def close(self) -> None:
         """Take no more; what runs is not waited for."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-    def _open(self, part: MediaPart, deadline: float) -> Any:
-        return self._door.open(part, deadline=deadline)
 
     def _release(self, num_bytes: int) -> None:
         self._held -= num_bytes

@@ -7,10 +7,9 @@ from typing import Annotated, Literal
 from pydantic import Field as PydanticField
 from pydantic import SecretStr
 
-from ..llmapi.base import Bool, Field, Number, PositiveInt, Str, StrictBaseModel
+from ..llmapi.base import Bool, Field, Number, Positive, PositiveInt, Str, StrictBaseModel
 
-Port = Annotated[int, PydanticField(ge=0, le=65535, strict=True)]
-Seconds = Annotated[Number, PydanticField(gt=0, le=86400)]
+AnyPort = Annotated[int, PydanticField(ge=0, le=65535, strict=True)]
 Grace = Annotated[Number, PydanticField(ge=0, le=86400)]
 
 
@@ -18,7 +17,9 @@ class HttpOptions(StrictBaseModel):
     """Address, limits and logs of one server."""
 
     host: Str = Field("localhost", description="Address or name to listen on.", status="beta")
-    port: Port = Field(8000, description="Port to listen on; 0: any that is free.", status="beta")
+    port: AnyPort = Field(
+        8000, description="Port to listen on; 0: any that is free.", status="beta"
+    )
     served_model_name: Str | None = Field(
         None,
         description="Name that clients call the model by; unset: the name of its folder.",
@@ -35,7 +36,7 @@ class HttpOptions(StrictBaseModel):
         description="Requests that may wait, sent but not yet running; one more is answered 429.",
         status="beta",
     )
-    request_timeout: Seconds = Field(
+    request_timeout: Positive = Field(
         600,
         description="Seconds after which a request is ended with 504. A client may ask for less "
         "with the header X-Request-Timeout, and is then answered 408.",
@@ -47,7 +48,7 @@ class HttpOptions(StrictBaseModel):
         "ended with an error.",
         status="beta",
     )
-    engine_stall_timeout: Seconds = Field(
+    engine_stall_timeout: Positive = Field(
         60,
         description="Seconds that one engine step may take before /health answers 503.",
         status="beta",
@@ -60,7 +61,7 @@ class HttpOptions(StrictBaseModel):
         description="Largest request head; a larger one is answered 431, or 400.",
         status="beta",
     )
-    upload_timeout: Seconds = Field(
+    upload_timeout: Positive = Field(
         30,
         description="Seconds that a client has to send the head, and again the body, of a request; "
         "then it is answered 408.",

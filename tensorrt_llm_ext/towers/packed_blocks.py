@@ -76,7 +76,7 @@ class PackedBlocks(nn.ModuleList):
             Outputs of those blocks in their order, then of the last: [T, C] each, dtype of the
             weights, valid until the next one is asked for.
         """
-        if _has_kernels(x) if fused is None else fused:
+        if has_kernels(x.device, x.dtype) if fused is None else fused:
             yield from _FusedRun(self.config, x, angles, metadata).run(self, taps)
             return
         tables = None if angles is None else angles.tables()
@@ -88,10 +88,6 @@ class PackedBlocks(nn.ModuleList):
             if index in taps:
                 yield x
         yield x
-
-
-def _has_kernels(x: torch.Tensor) -> bool:
-    return has_kernels(x.device, x.dtype)
 
 
 def clamp_fp16(x: torch.Tensor) -> torch.Tensor:

@@ -166,12 +166,17 @@ class PackedMLP(nn.Module):
     @property
     def room_needed(self) -> int:
         """Elements that ``lay_out_weights`` takes; 0 where F is aligned, or the weights are."""
-        first, second, bias = self.linear_fc1, self.linear_fc2, self.linear_fc1.bias
-        aligned = first.out_features % _ALIGNED == 0
-        if aligned or self.gated or bias is None or self.filled_up() is not None:
+        aligned = self.linear_fc1.out_features % _ALIGNED == 0
+        if aligned or self.gated or self.linear_fc1.bias is None or self.filled_up() is not None:
             return 0
-        width = first.out_features + -first.out_features % _ALIGNED
-        return width * (first.in_features + 1 + second.out_features)
+        return sum(map(math.prod, self._filled_shapes))
+
+    @property
+    def _filled_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of ``MLPWeights``."""
+        first, second = self.linear_fc1, self.linear_fc2
+        full = first.out_features + -first.out_features % _ALIGNED
+        return (full, first.in_features), (full,), (second.out_features, full)
 
     @torch.no_grad()
     def lay_out_weights(self, room: torch.Tensor) -> None:
@@ -185,9 +190,7 @@ class PackedMLP(nn.Module):
             room: Zeros [R], R = ``room_needed``, dtype and device of the weights.
         """
         first, second = self.linear_fc1, self.linear_fc2
-        width = first.out_features
-        full = width + -width % _ALIGNED
-        shapes = ((full, first.in_features), (full,), (second.out_features, full))
+        width, shapes = first.out_features, self._filled_shapes
         parts = room.split([math.prod(shape) for shape in shapes])
         filled = MLPWeights(*(x.view(shape) for x, shape in zip(parts, shapes, strict=True)))
         for linear, name, place in (

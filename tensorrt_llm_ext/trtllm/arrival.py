@@ -37,6 +37,11 @@ def installed() -> bool:
         return False
 
 
+def available() -> bool:
+    """Whether TensorRT-LLM could be the host; imports nothing."""
+    return installed() and not disabled()
+
+
 def module_dir() -> Path:
     """The folder for ``--custom_module_dirs``: this package."""
     return Path(__file__).resolve().parents[1]

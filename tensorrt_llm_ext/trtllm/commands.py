@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from ..commands.options import fail, note
+
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON. [beta]")
@@ -52,8 +54,6 @@ def print_expanded(file: Path, model: Path | None) -> None:
     try:
         expanded = expand(load_yaml_file(file).values, model)
     except (ConfigFileError, ValueError) as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(1)
-    for note in expanded.notes:
-        click.echo(f"note: {note}", err=True)
+        fail(str(error))
+    note(*expanded.notes)
     click.echo(yaml.safe_dump(expanded.values, sort_keys=False), nl=False)

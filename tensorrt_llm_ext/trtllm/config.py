@@ -75,6 +75,15 @@ def plain(value: Any) -> dict[str, Any]:
     raise ValueError(f"multimodal_config is a {type(value).__name__}; expected a mapping")
 
 
+def configured_budget(values: Mapping[str, Any]) -> int:
+    """The encoder's budget (rows before any merger); upstream's defaults are ours.
+
+    Args:
+        values: Arguments of ``LLM``, or a serve configuration.
+    """
+    return int(values.get("encoder_max_num_tokens") or values.get("max_num_tokens") or 8192)
+
+
 def known_to_upstream(
     config: MultimodalConfig, spelling: Mapping[str, str]
 ) -> dict[str, dict[str, Any]]:

@@ -14,7 +14,7 @@ from ..llmapi.upstream_keys import UPSTREAM_KEYS
 from ..towers.checkpoint import read_config
 from ..towers.loading import tower_without_weights
 from ..towers.registry import registered_modalities
-from .config import GRAPHS, checked_graphs, spelling_of
+from .config import GRAPHS, checked_graphs, configured_budget, spelling_of
 
 ENTRY_FIELDS = ("buckets", "enable_padding", "warmup_steps", "enable_replay_stats")
 """Fields of an entry that every version of upstream has."""
@@ -67,7 +67,7 @@ def expand(values: Mapping[str, Any], model: str | Path | None = None) -> Expand
     if source is None:
         raise ValueError("graphs are configured and no model is named: give --model DIR")
     parsed = read_config(source)
-    model_type, budget = parsed["model_type"], _budget(values)
+    model_type, budget = parsed["model_type"], configured_budget(values)
     spelling, known = spelling_of(model_type), registered_modalities(model_type)
     entries = {}
     for modality, entry in config.encoder_cuda_graph.items():
@@ -90,11 +90,6 @@ def _upstream_keys(
         f"{prefix}{key} left out: not a key of upstream's" for key in values if key not in known
     ]
     return {key: value for key, value in values.items() if key in known}, notes
-
-
-def _budget(values: Mapping[str, Any]) -> int:
-    """The encoder's budget as configured; upstream's defaults are ours."""
-    return int(values.get("encoder_max_num_tokens") or values.get("max_num_tokens") or 8192)
 
 
 def _entry(

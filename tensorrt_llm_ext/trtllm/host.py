@@ -16,15 +16,10 @@ from ..graphs.lifecycle import refuse_impossible
 from ..graphs.report import TowerReport
 from ..llmapi.mm_config import MultimodalConfig
 from ..llmapi.sampling_params import SamplingParams
-from .arrival import DISABLE, disabled, installed, register_now
+from .arrival import DISABLE, disabled, register_now
 from .config import plain, published
 from .registration import Registration
 from .serve import split
-
-
-def available() -> bool:
-    """Whether this host could run; imports nothing."""
-    return installed() and not disabled()
 
 
 def make_llm(

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..towers.loading import tower_without_weights
+from ..towers.loading import allocate_weights, tower_without_weights
 from ..towers.radio import RadioConfig, RadioTower
 from ..towers.registry import tower_entry
 from .hook import Hook, capture_at_last_call
@@ -181,7 +181,7 @@ def take_over(
     # thread's own.
     with ThreadPoolExecutor(1) as pool:
         tower, prefixes = pool.submit(build, weight.dtype).result()
-    tower.to_empty(device=weight.device)  # on meta, upstream makes it real with everything else
+    allocate_weights(tower, weight.device)  # on meta, upstream makes it real with everything else
     host: HostTower = _bound(family.host, mixin)(tower, prefixes)
     host.multimodal_config = getattr(model_config, "multimodal_config", None)
     host.mapping = getattr(model_config, "mapping", None)

@@ -25,12 +25,13 @@ from ..llmapi.base import StrictBaseModel
 from ..llmapi.overrides import OverrideError, parse_overrides
 from ..llmapi.yaml_io import ConfigFileError, load_yaml_file
 from ..towers.checkpoint import read_config
-from .arrival import DISABLE, disabled, installed, module_dir, register_now
+from .arrival import DISABLE, available, disabled, installed, module_dir, register_now
 from .config import (
     GRAPHS,
     VARIABLE,
     Settings,
     checked_graphs,
+    configured_budget,
     entry_fields,
     known_to_upstream,
     plain,
@@ -83,7 +84,7 @@ def wants_hand_over(values: Mapping[str, Any]) -> bool:
     """
     backend, device = values.get("backend", "auto"), values.get("device", "auto")
     if backend == "auto":
-        return device != "cpu" and installed() and not disabled()
+        return device != "cpu" and available()
     return bool(backend == "tensorrt_llm")
 
 
@@ -150,8 +151,8 @@ def split(values: Mapping[str, Any], model: str) -> tuple[dict[str, Any], Settin
     theirs.pop("multimodal_config", None)
     if multimodal:
         theirs["multimodal_config"] = multimodal
-    budget = values.get("encoder_max_num_tokens") or values.get("max_num_tokens") or 8192
-    return theirs, Settings(graphs=config.encoder_cuda_graph or {}, max_num_tokens=int(budget))
+    graphs = config.encoder_cuda_graph or {}
+    return theirs, Settings(graphs=graphs, max_num_tokens=configured_budget(values))
 
 
 def refuse_uncarried_keys() -> None:

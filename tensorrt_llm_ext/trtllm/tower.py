@@ -204,6 +204,16 @@ class HostTower(nn.Module):
                 )
         return torch.cat(rows)
 
+    def _encode_rows(
+        self, rows: torch.Tensor, grids: Sequence[tuple[int, ...]]
+    ) -> list[ItemOutput]:
+        """Items whose patch rows [patches, P] are end to end, by their grids (t, h, w)."""
+        parts = zip(rows.split([math.prod(grid) for grid in grids]), grids, strict=True)
+        outputs: list[ItemOutput] = self.tower.encode(
+            [{"pixel_values": part, "grid_thw": grid} for part, grid in parts]
+        )
+        return outputs
+
     def build_multimodal_encoder_input(
         self, param: Any, item_indices: Sequence[int], modality: str | None = None
     ) -> Any:
@@ -254,13 +264,7 @@ class GridHost(HostTower):
             and a list of tensors of the same shape.
         """
         grids = [tuple(int(n) for n in row) for row in grid_thw.tolist()]
-        rows = pixel_values.split([math.prod(grid) for grid in grids])
-        outputs = self.tower.encode(
-            [
-                {"pixel_values": part, "grid_thw": grid}
-                for part, grid in zip(rows, grids, strict=True)
-            ]
-        )
+        outputs = self._encode_rows(pixel_values, grids)
         features = torch.cat([output.features for output in outputs])
         if not self.with_deepstack:
             return features
@@ -297,17 +301,15 @@ class RadioHost(HostTower):
         side = self.config.patch_size
         if image_sizes is not None:
             grids = [(1, int(h) // side, int(w) // side) for h, w in image_sizes]
-            rows = x[0].split([math.prod(grid) for grid in grids])
-            items = zip(rows, grids, strict=True)
-            outputs = self.tower.encode([{"pixel_values": r, "grid_thw": g} for r, g in items])
+            outputs = self._encode_rows(x[0], grids)
             return torch.cat([output.features for output in outputs])[None]
         pictures, channels, height, width = x.shape
         grid = (pictures, height // side, width // side)
         blocks = x.reshape(pictures, channels, grid[1], side, grid[2], side).permute(
             0, 2, 4, 1, 3, 5
         )
-        item = {"pixel_values": blocks.reshape(math.prod(grid), -1), "grid_thw": grid}
-        features: torch.Tensor = self.tower.encode([item])[0].features
+        rows = blocks.reshape(math.prod(grid), -1)
+        features: torch.Tensor = self._encode_rows(rows, [grid])[0].features
         return features.view(pictures, grid[1] * grid[2], -1)
 
 

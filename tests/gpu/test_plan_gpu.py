@@ -17,10 +17,9 @@ from typing import Any
 
 import pytest
 import torch
-from published_towers import AUDIO, CUDA, VISION, randomise
+from published_towers import AUDIO, CUDA, VISION
 
 from tensorrt_llm_ext import MultimodalConfig
-from tensorrt_llm_ext.towers.loading import allocate_weights, tower_without_weights
 from tensorrt_llm_ext.towers.planning import plan_encoder_cuda_graphs
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
@@ -36,12 +35,7 @@ def config_of(name: str, cap: int) -> MultimodalConfig:
 
 
 def capture(name: str, budget: int, cap: int) -> Any:
-    published = TOWERS[name]
-    tower = tower_without_weights(
-        published.config(), modality=published.modality, dtype=torch.bfloat16
-    )
-    allocate_weights(tower, CUDA)
-    randomise(tower, seed=0)
+    tower = TOWERS[name].make_tower(CUDA, torch.bfloat16)
     tower.configure_encoder_cuda_graph(config_of(name, cap))
     tower.setup_attn_metadata(max_num_tokens=budget)
     return tower.capture_encoder_cuda_graphs()

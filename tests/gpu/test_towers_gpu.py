@@ -40,7 +40,6 @@ from tensorrt_llm_ext import MultimodalConfig
 from tensorrt_llm_ext.graphs.batch import BatchPlan
 from tensorrt_llm_ext.graphs.layout import Replay
 from tensorrt_llm_ext.ops.attention import AttentionBackend
-from tensorrt_llm_ext.towers.loading import allocate_weights, tower_without_weights
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
@@ -127,11 +126,7 @@ def captured(request: pytest.FixtureRequest) -> Iterator[tuple[str, dict[str, An
     name, towers = request.param, {}
     published = TOWERS[name]
     for backend in BACKENDS:
-        tower = tower_without_weights(
-            published.config(), modality=published.modality, dtype=torch.bfloat16
-        )
-        allocate_weights(tower, CUDA)
-        randomise(tower, seed=0)
+        tower = published.make_tower(CUDA, torch.bfloat16)
         tower.attention_backend = backend
         entry = {published.modality: {"max_batch_size": 8}}
         tower.configure_encoder_cuda_graph(MultimodalConfig(encoder_cuda_graph=entry))

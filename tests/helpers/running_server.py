@@ -9,13 +9,11 @@ import base64
 import io
 import threading
 import time
-import wave
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import httpx
-import numpy as np
 from PIL import Image
 
 from tensorrt_llm_ext.llmapi.llm_args import ServeConfig
@@ -117,14 +115,3 @@ def image_bytes(image: Image.Image, kind: str = "PNG") -> bytes:
 def image_part(image: Image.Image, kind: str = "PNG") -> dict[str, Any]:
     text = base64.b64encode(image_bytes(image, kind)).decode()
     return {"type": "image_url", "image_url": {"url": f"data:image/{kind.lower()};base64,{text}"}}
-
-
-def wav_base64(samples: np.ndarray, rate: int = 16000) -> str:
-    """Mono samples of -1..1 as a WAV file."""
-    file = io.BytesIO()
-    with wave.open(file, "wb") as out:
-        out.setnchannels(1)
-        out.setsampwidth(2)
-        out.setframerate(rate)
-        out.writeframes((samples * 32767).astype("<i2").tobytes())
-    return base64.b64encode(file.getvalue()).decode()

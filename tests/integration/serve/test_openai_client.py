@@ -13,8 +13,9 @@ import numpy as np
 import openai
 import pytest
 from PIL import Image
-from running_server import NAME, Running, image_bytes, image_part, serving, wav_base64
+from running_server import NAME, Running, image_bytes, image_part, serving
 from safetensors.torch import load
+from serving_bench.media import wav
 
 from tensorrt_llm_ext import SamplingParams
 from tensorrt_llm_ext.serve.app import ENGINE_PATHS
@@ -131,7 +132,7 @@ def test_video(server: Running, picture: Image.Image) -> None:
 
 def test_sound(omni_engine: Any, picture: Image.Image) -> None:
     samples = np.sin(np.arange(16000) / 20) * 0.5
-    data = wav_base64(samples)
+    data = wav((samples * 32767).astype("<i2"))
     given = {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
     by_url = {"type": "audio_url", "audio_url": {"url": f"data:audio/wav;base64,{data}"}}
     with serving(omni_engine) as server:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from encoder_bench.floors import BYTES_PER_US, FLOPS_PER_US, work_of
 from encoder_bench.layouts import Shapes
-from published_towers import AUDIO, VISION, audio_items, randomise, vision_items
+from published_towers import AUDIO, VISION, audio_items, vision_items
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -94,9 +94,7 @@ def counted(tower: Any, items: list[dict[str, Any]]) -> int:
 
 def tiny(name: str, shapes: Shapes) -> tuple[Any, list[dict[str, Any]]]:
     published = TOWERS[name].tiny()
-    tower = tower_without_weights(published.config(), modality=published.modality)
-    tower.to_empty(device=CPU)
-    randomise(tower, 0)
+    tower = published.make_tower(CPU, torch.float32)
     if published.modality == "audio":
         return tower, audio_items(list(shapes), 0, CPU, torch.float32)
     dim = tower.config.patch_dim

@@ -294,7 +294,7 @@ def handed_over(monkeypatch: pytest.MonkeyPatch, served: list[Any]) -> list[Any]
     def command(model: str, values: dict[str, Any], flags: list[str]) -> HandOver:
         return Call((model, json.dumps(values), *flags), {}, Path("written.yaml"))
 
-    monkeypatch.setattr("tensorrt_llm_ext.trtllm.serve.installed", lambda: True)
+    monkeypatch.setattr("tensorrt_llm_ext.trtllm.serve.available", lambda: True)
     monkeypatch.setattr(serve_module, "serve_command", command)
     return calls
 

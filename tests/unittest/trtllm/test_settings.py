@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from tensorrt_llm_ext import KvCacheConfig, SamplingParams
 from tensorrt_llm_ext.cli import main
 from tensorrt_llm_ext.llmapi.mm_config import MultimodalConfig
-from tensorrt_llm_ext.trtllm import config, host, serve
+from tensorrt_llm_ext.trtllm import arrival, config, host, serve
 from tensorrt_llm_ext.trtllm.config import (
     VARIABLE,
     Settings,
@@ -313,8 +313,8 @@ def test_no_hand_over(checkpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_who_wants_it(
     values: dict[str, str], there: bool, off: bool, wanted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serve, "installed", lambda: there)
-    monkeypatch.setattr(serve, "disabled", lambda: off)
+    monkeypatch.setattr(arrival, "installed", lambda: there)
+    monkeypatch.setattr(arrival, "disabled", lambda: off)
     assert wants_hand_over(values) is wanted
 
 
