@@ -172,7 +172,7 @@ class Run:
                 for number in range(most + _WARM_UP)
             ]
             folder = self.work / case.name
-            make_checkpoint(folder, case.name, self.device, tiny=args.tiny)
+            make_checkpoint(folder, case.model, self.device, tiny=args.tiny)
             gc.collect()
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()  # servers size their KV cache by what the driver has left
@@ -286,7 +286,7 @@ class Run:
         rows = results.summary(self.rungs, self.case.max_tokens)
         timed = self.device.type == "cuda"
         return {
-            **results.head_of(self.case.name, self.device, args.commit, options),
+            **results.head_of(self.case, self.device, args.commit, options),
             "rows": rows,
             "targets": results.targets(rows, self.servers, timed=timed),
             "servers": self.servers,

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import transformers
 
+from .cases import Case
 from .checkpoints import MODELS
 from .client import Answer
 
@@ -151,13 +152,14 @@ def _target(
 
 
 def head_of(
-    name: str, device: torch.device, commit: str, options: dict[str, Any]
+    case: Case, device: torch.device, commit: str, options: dict[str, Any]
 ) -> dict[str, Any]:
     """Everything about a result that is not measured."""
-    on_cuda = device.type == "cuda"
+    on_cuda, model = device.type == "cuda", MODELS[case.model].title
+    dtype = case.config["dtype"]
     return {
-        "benchmark": f"serving_{name}",
-        "title": f"{MODELS[name].title}, random weights, over HTTP, encoder graphs off and on",
+        "benchmark": f"serving_{case.name}",
+        "title": f"{model}, random weights, {dtype}, over HTTP, encoder graphs off and on",
         "device": torch.cuda.get_device_name(device) if on_cuda else "cpu",
         "device_memory_bytes": (
             torch.cuda.get_device_properties(device).total_memory if on_cuda else None

@@ -326,4 +326,4 @@ def test_configurations_are_valid_and_differ_in_graphs_alone(name: str) -> None:
             ServeConfig.model_validate(config)
         del on["multimodal_config"]["encoder_cuda_graph"]
         assert on == off
-    assert set(case.graphs) <= set(MODELS[name].sections) | {"image"}
+    assert set(case.graphs) <= set(MODELS[case.model].sections) | {"image"}
