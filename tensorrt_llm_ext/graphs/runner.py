@@ -25,7 +25,7 @@ from .captured import (
 from .layout import AttentionLayout, EncoderItem, Replay
 from .prepared import PreparedReplay
 from .staging import HeldInputs
-from .variants import VariantChoices, time_eager
+from .variants import VariantChoices, settle
 
 M = TypeVar("M")
 
@@ -123,8 +123,8 @@ class MultimodalEncoderGraphRunner(Generic[M]):
                 raise CaptureError(
                     f"capture of bucket {bucket.label} failed: {type(error).__name__}: {error}"
                 ) from error
-            clear = partial(self._adapter.clear, self._inputs)
-            self._held = self._held or HeldInputs(self._inputs, clear)
+            if self._held is None:
+                self._held = HeldInputs(self._inputs, partial(self._adapter.clear, self._inputs))
             yield bucket, times
 
     def rehearse(self, buckets: Iterable[Bucket]) -> None:
@@ -144,7 +144,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
                             self._backend.run(body)
 
     def _capture_one(self, bucket: Bucket) -> CaptureTimes:
-        start, adapter, backend = time.perf_counter(), self._adapter, self._backend
+        adapter, backend = self._adapter, self._backend
         if not self._inputs:
             self._arena_tokens = bucket.num_tokens  # the largest comes first
             self._inputs = adapter.allocate_inputs(bucket.num_tokens, self._device)
@@ -158,17 +158,18 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         def body() -> None:
             run_encoder(self._encoder_fn, inputs, metadata, into=outputs)
 
-        fill = partial(refresh, metadata, full)
-        best = self._choices.capture(bucket, backend, body, self._warmup_steps, fill)
-        addresses = addresses_of(metadata, self._provider.graph_critical_attrs)
-        parts = (best.graph, best.region, inputs, outputs, metadata, addresses)
-        self._captured[bucket] = CapturedBucket(*parts)
-        capture_ms = (time.perf_counter() - start) * 1e3
-
         def eager() -> None:
             run_encoder(self._encoder_fn, inputs, self._eager_metadata(full))
 
-        times = capture_ms, best.replay_ms, time_eager(backend, eager, best.replay_ms)
+        eager_ms = backend.time_ms(eager, repeats=1)
+        steps = max(1, self._warmup_steps - 1)  # that was one, but its attention may be another
+        start = time.perf_counter()
+        best = self._choices.capture(bucket, backend, body, steps, partial(refresh, metadata, full))
+        addresses = addresses_of(metadata, self._provider.graph_critical_attrs)
+        parts = best.graph, best.region, inputs, outputs, metadata, addresses
+        self._captured[bucket] = CapturedBucket(*parts)
+        capture_ms = (time.perf_counter() - start) * 1e3
+        times = capture_ms, best.replay_ms, settle(backend, eager, eager_ms, best.replay_ms)
         return CaptureTimes(*times, backend.accelerated, variant=best.variant)
 
     def self_check(self, bucket: Bucket) -> list[str]:
@@ -232,8 +233,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         ):
             self._held.stage(prepared.placement, bucket.num_tokens, items)
             captured.refresh(prepared.attention, self._provider.refresh_in_place)
-            run = captured.body if uncaptured else captured.graph.replay
-            run()
+            (captured.body if uncaptured else captured.graph.replay)()
             prepared.collect(sinks())
 
     def _not_captured(self, bucket: Bucket) -> ValueError:

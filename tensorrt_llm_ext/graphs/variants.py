@@ -113,17 +113,19 @@ def capture_fastest(
     return best._replace(search_seconds=time.perf_counter() - start)
 
 
-def time_eager(backend: GraphBackend, eager: Callable[[], None], replay_ms: float) -> float:
-    """Milliseconds of an eager run; one that is clearly slower than the replay is timed once.
+def settle(
+    backend: GraphBackend, eager: Callable[[], None], eager_ms: float, replay_ms: float
+) -> float:
+    """Milliseconds of an eager run: a first time stands unless the replay is about as fast.
 
     Args:
         backend: Runs and times.
         eager: The run.
+        eager_ms: What it took once.
         replay_ms: A replay of the same.
     """
-    once = backend.time_ms(eager, repeats=1)
-    if not backend.accelerated or once >= min(_CLOSE * replay_ms, LONG_MS):
-        return once
+    if not backend.accelerated or eager_ms >= min(_CLOSE * replay_ms, LONG_MS):
+        return eager_ms
     return backend.time_ms(eager, repeats=_repeats(backend))
 
 

@@ -94,7 +94,10 @@ class MultimodalEncoderCudaGraphConfig(StrictBaseModel):
         status="prototype",
     )
     warmup_steps: WarmupSteps = Field(
-        2, description="Eager runs of each bucket before it is captured.", status="prototype"
+        2,
+        description="Eager runs of each bucket before it is captured; from two on, one of them is "
+        "the run that is timed.",
+        status="prototype",
     )
     enable_replay_stats: Bool = Field(
         False,

@@ -210,13 +210,15 @@ def test_warm_ups_have_short_segments_and_timings_the_longest():
 
     bench = Bench(backend=Watching(), encoder_fn=forward, capture=False)
     list(bench.runner.capture([Bucket(128, 1)]))
-    assert seen == [("ran", [64, 64])] * 3 + [("timed", [128])] * 2 + [("ran", [128])]
+    eager = [("timed", [64, 64]), ("ran", [128])]  # with metadata of its own
+    assert seen == eager + [("ran", [64, 64])] * 2 + [("timed", [128])]
 
 
-@pytest.mark.parametrize("warmup_steps", [1, 4])
-def test_warm_up_runs(warmup_steps):
+@pytest.mark.parametrize(("warmup_steps", "runs"), [(1, 2), (2, 2), (4, 4)])
+def test_warm_up_runs(warmup_steps, runs):
+    """The timed eager run is one of them, but never the only one: its attention may be another."""
     bench = Bench([Bucket(32, 2)], warmup_steps=warmup_steps)
-    assert len(bench.calls) == warmup_steps + 1 + 1  # to record, and the timed eager run
+    assert len(bench.calls) == runs + 1  # to record
 
 
 @pytest.mark.parametrize(
@@ -252,8 +254,7 @@ def test_timed_eager_run_is_what_eager_requests_get():
         return tower.encoder_forward(inputs, metadata)
 
     Bench([Bucket(64, 4)], encoder_fn=forward)
-    assert seen[0] == (BlockMaskAttention, 4 + 1, 64)
-    assert seen[-1] == (SegmentAttention, 4, 16)
+    assert seen == [(SegmentAttention, 4, 16)] + [(BlockMaskAttention, 4 + 1, 64)] * 2
 
 
 # ---- replay ----------------------------------------------------------------------------------
