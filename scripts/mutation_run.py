@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import resource
@@ -14,7 +15,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from types import CodeType, FrameType
@@ -25,8 +26,10 @@ from mutants import Mutant
 Json = dict[str, Any]
 
 NO_TEST = 5  # pytest's exit status: nothing was collected
-_PATIENCE = 5  # a mutant that takes so much longer hangs; by the clock, even longer:
-_BUSY = 10  # what it may take by the clock, for each second of work: others use the machine too
+_HUNG = 124  # ours
+_COLLECTION = 120  # seconds of work before the first test
+_PATIENCE = 5  # times as long as without a mutant: a test hangs
+_DEADLOCK = 120  # seconds by the clock, for a test that waits and does not work
 _stamps = count(1_000_000_000)
 
 
@@ -52,21 +55,28 @@ class Selection:
         for test, entry in self._baseline.items():
             self._modules[_module(test)] += entry["seconds"]
 
-    def of(self, mutant: Mutant, killer: str) -> list[str]:
-        """Tests to run against a mutant, in order: an earlier killer, then the fastest."""
-        hit = [test for test in self._baseline if mutant.at_import or self._calls(test, mutant)]
-        chosen, spent = [], 0.0
-        for test in sorted(hit, key=self._order):
-            if not test.startswith(self._folders[0]):
-                spent += self._baseline[test]["seconds"]
-                if spent > self._seconds:
-                    break
-            chosen.append(test)
-        return sorted(chosen, key=lambda test: test != killer)
+    def of(self, mutant: Mutant, killer: str) -> list[dict[str, float]]:
+        """Tests to run against a mutant, with their seconds, in order.
 
-    def seconds(self, tests: Iterable[str]) -> float:
-        """How long some of them take."""
-        return sum(float(self._baseline[test]["seconds"]) for test in tests)
+        Args:
+            mutant: The mutant.
+            killer: The test that killed it in an earlier run; or empty.
+
+        Returns:
+            Two rounds: the tests of the killer's file and of the file's own, which are likely to
+            notice and soon there; then the others.
+        """
+        hit = [test for test in self._baseline if mutant.at_import or self._calls(test, mutant)]
+        likely = (_module(killer), f"test_{mutant.file}")
+        rounds: list[dict[str, float]] = [{}, {}]
+        spent = 0.0
+        for test in sorted(hit, key=lambda test: (test != killer, self._order(test))):
+            seconds = self._baseline[test]["seconds"]
+            spent += 0 if test.startswith(self._folders[0]) else seconds
+            if spent <= self._seconds or test == killer:
+                module = _module(test)
+                rounds[module not in likely and Path(module).name not in likely][test] = seconds
+        return [tests for tests in rounds if tests]
 
     def _calls(self, test: str, mutant: Mutant) -> bool:
         called = self._baseline[test]["calls"].get(mutant.file, ())
@@ -82,10 +92,20 @@ class Selection:
 class Chosen:
     """pytest plugin: keeps the chosen tests, in their order, and writes down which is running."""
 
-    def __init__(self, tests: Sequence[str], out: Path) -> None:
-        """The test's name goes to the file ``out``."""
-        self._rank = {test: i for i, test in enumerate(tests)}
+    def __init__(self, limits: Mapping[str, float], out: Path) -> None:
+        """Makes a plugin.
+
+        Args:
+            limits: Seconds of work that a test may take, by its name, in the order to run them.
+            out: File for the name of the test that is running.
+        """
+        self._limits = limits
+        self._rank = {test: i for i, test in enumerate(limits)}
         self._out = out
+
+    def pytest_sessionstart(self) -> None:
+        """A module may hang, too."""
+        limit_work(_COLLECTION)
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         """Keeps what was chosen."""
@@ -95,6 +115,14 @@ class Chosen:
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Notes the test; nothing runs after one that fails, hangs or crashes."""
         self._out.write_text(nodeid, "utf-8")
+        limit_work(self._limits[nodeid])
+
+
+def limit_work(seconds: float) -> None:
+    """Lets this process end when it has worked so much longer: what goes on is a mutant's loop."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    soft = int(used.ru_utime + used.ru_stime + seconds) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.RLIM_INFINITY))
 
 
 class Traced:
@@ -148,16 +176,14 @@ class Child(NamedTuple):
     mutant: Mutant
     tree: Path
     started: float
-    deadline: float
 
     def outcome(self, status: int) -> Json:
         """What an exit status means: ``status``, the test ``by`` which, ``seconds``."""
         if status == NO_TEST:
             raise SystemExit(f"{(self.tree / 'output.txt').read_text()}\nno test ran")
         killer = self.tree / "killer.txt"
-        hung = (-signal.SIGXCPU, -signal.SIGKILL)
         return {
-            "status": "timeout" if status in hung else "killed" if status else "survived",
+            "status": {0: "survived", _HUNG: "timeout"}.get(status, "killed"),
             "by": killer.read_text("utf-8") if status and killer.exists() else "",
             "seconds": round(time.monotonic() - self.started, 2),
         }
@@ -174,8 +200,8 @@ class Workshop:
             source: Folder of the files that are mutated, from the root.
             scratch: Where the copies go.
             workers: Mutants that run at a time.
-            grace: Seconds of work that a mutant may take on top of several times what its tests
-                take otherwise.
+            grace: Seconds of work that a test may take on top of several times what it takes
+                without a mutant.
         """
         self._grace = grace
         dull = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__")
@@ -184,6 +210,7 @@ class Workshop:
         self._trees = [
             Path(shutil.copytree(root, scratch / str(i), ignore=dull)) for i in range(workers)
         ]
+        gc.freeze()  # what is there now is nobody's garbage: forks need not look at it
         files = (self._trees[0] / source).glob("*.py")  # somebody may edit the root meanwhile
         self._originals = {path.name: path.read_text("utf-8") for path in files}
 
@@ -191,7 +218,7 @@ class Workshop:
         """Runs all tests without a mutant; exits when one fails."""
         tree = self._trees[0]
         out = tree / "baseline.json"
-        pid = self._fork(tree, folders, Traced(tree / self._source, out))
+        pid = self._fork(tree, [(folders, Traced(tree / self._source, out))])
         if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
             raise SystemExit(f"{(tree / 'output.txt').read_text()}\nfailed without a mutant")
         traced: Json = json.loads(out.read_text("utf-8"))
@@ -200,15 +227,13 @@ class Workshop:
     def run(
         self,
         mutants: Iterable[Mutant],
-        tests_of: Callable[[Mutant], Sequence[str]],
-        seconds: Callable[[Sequence[str]], float],
+        tests_of: Callable[[Mutant], Sequence[Mapping[str, float]]],
     ) -> Iterator[tuple[Mutant, Json]]:
         """Runs mutants, as many at a time as there are copies.
 
         Args:
             mutants: What to run.
-            tests_of: Tests of a mutant, in their order.
-            seconds: How long some tests take without a mutant.
+            tests_of: Tests of a mutant, see ``Selection.of``.
 
         Yields:
             Each mutant with its outcome (see ``Child``), as it is done.
@@ -217,24 +242,21 @@ class Workshop:
         waiting = iter(mutants)
         while True:
             while self._trees and (mutant := next(waiting, None)):
-                if not (tests := tests_of(mutant)):
+                if not (rounds := tests_of(mutant)):
                     yield mutant, {"status": "survived", "by": "", "seconds": 0.0}
                     continue
                 tree = self._trees.pop()
                 self._write(tree, mutant.file, mutant.source)
                 (tree / "killer.txt").unlink(missing_ok=True)
-                modules = sorted(set(map(_module, tests)))
-                limit = self._grace + _PATIENCE * seconds(tests)
-                pid = self._fork(tree, modules, Chosen(tests, tree / "killer.txt"), limit)
-                now = time.monotonic()
-                running[pid] = Child(mutant, tree, now, now + _BUSY * limit)
+                pid = self._fork(tree, [self._round(tree, tests) for tests in rounds])
+                running[pid] = Child(mutant, tree, time.monotonic())
             if not running:
                 return
-            pid, status = _wait(running)
+            pid, status = os.wait()
             child = running.pop(pid)
             self._write(child.tree, child.mutant.file, self._originals[child.mutant.file])
             self._trees.append(child.tree)
-            yield child.mutant, child.outcome(status)
+            yield child.mutant, child.outcome(os.waitstatus_to_exitcode(status))
 
     def _write(self, tree: Path, file: str, text: str) -> None:
         path = tree / self._source / file
@@ -242,20 +264,25 @@ class Workshop:
         stamp = next(_stamps)  # or Python might take the bytecode of another mutant for it
         os.utime(path, (stamp, stamp))
 
-    def _fork(
-        self, tree: Path, paths: Sequence[str], plugin: object, limit: float | None = None
-    ) -> int:
-        pid = os.fork()
-        if not pid:
-            if limit is not None:
-                resource.setrlimit(resource.RLIMIT_CPU, (int(limit) + 1, resource.RLIM_INFINITY))
-            self._in_child(tree, paths, plugin)
-        return pid
+    def _round(self, tree: Path, tests: Mapping[str, float]) -> tuple[list[str], Chosen]:
+        limits = {test: self._grace + _PATIENCE * seconds for test, seconds in tests.items()}
+        return sorted(set(map(_module, tests))), Chosen(limits, tree / "killer.txt")
+
+    def _fork(self, tree: Path, rounds: Sequence[tuple[Sequence[str], object]]) -> int:
+        """Runs pytest on paths with a plugin, each in a process of its own, until one fails."""
+        if pid := os.fork():
+            return pid
+        for paths, plugin in rounds:
+            if not (pid := os.fork()):
+                self._in_child(tree, paths, plugin)
+            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            if status:
+                os._exit(_HUNG if status == -signal.SIGXCPU else abs(status))
+        os._exit(0)
 
     def _in_child(self, tree: Path, paths: Sequence[str], plugin: object) -> NoReturn:
         status = 3
         try:
-            os.setsid()
             os.chdir(tree)
             log = os.open("output.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(log, 1)
@@ -287,21 +314,10 @@ def _pytest(tree: Path, paths: Sequence[str], plugin: object) -> int:
     )
     settings.load_profile("mutation")
     flags = ["-x", "-q", "--tb=short", "-m", "not gpu", "-p", "no:cacheprovider"]
-    flags += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # imported before pytest asks
+    flags += ["--timeout", str(_DEADLOCK), "--assert=plain", "-p", "no:anyio", "-p", "no:xdist"]
+    flags += ["-p", "no:unraisableexception"]  # collects garbage, again and again
     places = ["--rootdir", str(tree), "--basetemp", str(tree / "basetemp")]
     return int(pytest.main([*flags, *places, *paths], plugins=[plugin]))
-
-
-def _wait(running: dict[int, Child]) -> tuple[int, int]:
-    """Process id and exit status of the next child to end; those that hang are ended."""
-    while True:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if pid in running:
-            return pid, os.waitstatus_to_exitcode(status)
-        for slow, child in running.items():
-            if child.deadline < time.monotonic():
-                os.killpg(slow, signal.SIGKILL)
-        time.sleep(0.02)
 
 
 def _cpu_seconds() -> float:

@@ -138,7 +138,7 @@ def run(mutants: Sequence[Mutant], args: argparse.Namespace) -> History:
             baseline.write_text(json.dumps(workshop.baseline(args.tests)), "utf-8")
         known = json.loads(baseline.read_text("utf-8"))
         tests = Selection(args.tests, known, args.slowest, args.seconds)
-        outcomes = workshop.run(todo, lambda m: tests.of(m, history[m]["by"]), tests.seconds)
+        outcomes = workshop.run(todo, lambda m: tests.of(m, history[m]["by"]))
         for number, (mutant, outcome) in enumerate(outcomes, start=1):
             history.add(mutant, outcome)
             print(
@@ -224,7 +224,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", default=[], metavar="FILE", help="these files only")
     parser.add_argument("--check", action="store_true", help="look at the record, run nothing")
     parser.add_argument("--workers", type=int, default=1, help="mutants that run at a time")
-    parser.add_argument("--grace", type=float, default=20, help="seconds before a mutant hangs")
+    parser.add_argument("--grace", type=float, default=10, help="seconds before a test hangs")
     parser.add_argument(
         "--preload",
         nargs="*",
