@@ -214,12 +214,12 @@ class Workshop:
         files = (self._trees[0] / source).glob("*.py")  # somebody may edit the root meanwhile
         self._originals = {path.name: path.read_text("utf-8") for path in files}
 
-    def baseline(self, folders: Sequence[str]) -> Json:
-        """Runs all tests without a mutant; exits when one fails."""
+    def baseline(self, paths: Sequence[str]) -> Json:
+        """Runs tests without a mutant; exits when one fails."""
         tree = self._trees[0]
         out = tree / "baseline.json"
-        pid = self._fork(tree, [(folders, Traced(tree / self._source, out))])
-        if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
+        pid = self._fork(tree, [(paths, Traced(tree / self._source, out))])
+        if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) not in (0, NO_TEST):
             raise SystemExit(f"{(tree / 'output.txt').read_text()}\nfailed without a mutant")
         traced: Json = json.loads(out.read_text("utf-8"))
         return traced
