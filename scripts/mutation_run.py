@@ -4,10 +4,8 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
-import resource
 import shutil
 import signal
 import sys
@@ -19,9 +17,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TextIO
 
 from mutants import Mutant
+from mutation_warm import COLD, Line, Warm, limit_work
 
 Json = dict[str, Any]
 
@@ -46,7 +45,7 @@ class Selection:
             baseline: By test: ``seconds``, and by file the first and last lines of the functions
                 that it calls, ``calls``.
             slowest: Seconds of work that a test may take.
-            seconds: Time for all tests of the other folders.
+            seconds: For all tests of a mutant, but for those of the file's own.
         """
         self._folders = folders
         self._baseline = {t: e for t, e in baseline.items() if e["seconds"] <= slowest}
@@ -66,21 +65,22 @@ class Selection:
             Two rounds: the tests of the killer's file and of the file's own, which are likely to
             notice and soon there; then the others.
         """
-        hit = [test for test in self._baseline if mutant.at_import or self._calls(test, mutant)]
+        hit = [test for test in self._baseline if self._calls(test, mutant)]
         likely = (_module(killer), f"test_{mutant.file}")
         rounds: list[dict[str, float]] = [{}, {}]
         spent = 0.0
         for test in sorted(hit, key=lambda test: (test != killer, self._order(test))):
-            seconds = self._baseline[test]["seconds"]
-            spent += 0 if test.startswith(self._folders[0]) else seconds
-            if spent <= self._seconds or test == killer:
-                module = _module(test)
-                rounds[module not in likely and Path(module).name not in likely][test] = seconds
+            module, seconds = _module(test), self._baseline[test]["seconds"]
+            if module in likely or Path(module).name in likely:
+                rounds[0][test] = seconds
+            elif spent + seconds <= self._seconds:
+                spent += seconds
+                rounds[1][test] = seconds
         return [tests for tests in rounds if tests]
 
     def _calls(self, test: str, mutant: Mutant) -> bool:
         called = self._baseline[test]["calls"].get(mutant.file, ())
-        return any(first <= mutant.line <= last for first, last in called)
+        return any(mutant.at_import or first <= mutant.line <= last for first, last in called)
 
     def _order(self, test: str) -> tuple[int, float, str, float]:
         folder = next(i for i, name in enumerate(self._folders) if test.startswith(name))
@@ -99,7 +99,7 @@ class Chosen:
             limits: Seconds of work that a test may take, by its name, in the order to run them.
             out: File for the name of the test that is running.
         """
-        self._limits = limits
+        self.limits = limits
         self._rank = {test: i for i, test in enumerate(limits)}
         self._out = out
 
@@ -115,14 +115,7 @@ class Chosen:
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Notes the test; nothing runs after one that fails, hangs or crashes."""
         self._out.write_text(nodeid, "utf-8")
-        limit_work(self._limits[nodeid])
-
-
-def limit_work(seconds: float) -> None:
-    """Lets this process end when it has worked so much longer: what goes on is a mutant's loop."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    soft = int(used.ru_utime + used.ru_stime + seconds) + 1
-    resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.RLIM_INFINITY))
+        limit_work(self.limits[nodeid])
 
 
 class Traced:
@@ -210,9 +203,9 @@ class Workshop:
         self._trees = [
             Path(shutil.copytree(root, scratch / str(i), ignore=dull)) for i in range(workers)
         ]
-        gc.freeze()  # what is there now is nobody's garbage: forks need not look at it
         files = (self._trees[0] / source).glob("*.py")  # somebody may edit the root meanwhile
         self._originals = {path.name: path.read_text("utf-8") for path in files}
+        self._lines: dict[Path, Line] = {}
 
     def baseline(self, paths: Sequence[str]) -> Json:
         """Runs tests without a mutant; exits when one fails."""
@@ -223,6 +216,21 @@ class Workshop:
             raise SystemExit(f"{(tree / 'output.txt').read_text()}\nfailed without a mutant")
         traced: Json = json.loads(out.read_text("utf-8"))
         return traced
+
+    def warm_up(self, paths: Sequence[str]) -> None:
+        """Starts sessions that have collected these tests; see ``Warm``."""
+        for tree in self._trees:
+
+            def start(requests: TextIO, answers: TextIO, tree: Path = tree) -> None:
+                warm = Warm(tree / self._source, requests, answers)
+                self._in_child(tree, paths, warm, "warm.txt")
+
+            self._lines[tree] = Line(start)
+
+    def close(self) -> None:
+        """Ends the sessions."""
+        for line in self._lines.values():
+            line.close()
 
     def run(
         self,
@@ -248,7 +256,7 @@ class Workshop:
                 tree = self._trees.pop()
                 self._write(tree, mutant.file, mutant.source)
                 (tree / "killer.txt").unlink(missing_ok=True)
-                pid = self._fork(tree, [self._round(tree, tests) for tests in rounds])
+                pid = self._supervise(tree, mutant, rounds)
                 running[pid] = Child(mutant, tree, time.monotonic())
             if not running:
                 return
@@ -268,6 +276,25 @@ class Workshop:
         limits = {test: self._grace + _PATIENCE * seconds for test, seconds in tests.items()}
         return sorted(set(map(_module, tests))), Chosen(limits, tree / "killer.txt")
 
+    def _supervise(self, tree: Path, mutant: Mutant, rounds: Sequence[Mapping[str, float]]) -> int:
+        """A process that ends as the tests of a mutant do, whoever runs them."""
+        prepared = [self._round(tree, tests) for tests in rounds]
+        if pid := os.fork():
+            return pid
+        status = COLD
+        try:
+            if not mutant.at_import:
+                limits = {name: s for _, chosen in prepared for name, s in chosen.limits.items()}
+                status = self._lines[tree].ask(mutant.file, limits)
+            if status == COLD:
+                status = os.waitstatus_to_exitcode(os.waitpid(self._fork(tree, prepared), 0)[1])
+            status = _HUNG if status == -signal.SIGXCPU else abs(status)
+        finally:
+            if sys.exc_info()[0]:
+                traceback.print_exc()
+                status = NO_TEST
+            os._exit(status)
+
     def _fork(self, tree: Path, rounds: Sequence[tuple[Sequence[str], object]]) -> int:
         """Runs pytest on paths with a plugin, each in a process of its own, until one fails."""
         if pid := os.fork():
@@ -280,13 +307,15 @@ class Workshop:
                 os._exit(_HUNG if status == -signal.SIGXCPU else abs(status))
         os._exit(0)
 
-    def _in_child(self, tree: Path, paths: Sequence[str], plugin: object) -> NoReturn:
+    def _in_child(
+        self, tree: Path, paths: Sequence[str], plugin: object, log: str = "output.txt"
+    ) -> NoReturn:
         status = 3
         try:
             os.chdir(tree)
-            log = os.open("output.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            os.dup2(log, 1)
-            os.dup2(log, 2)
+            out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(out, 1)
+            os.dup2(out, 2)
             sys.path.insert(0, str(tree))
             status = _pytest(tree, paths, plugin)
             home = getattr(sys.modules.get(self._package), "__file__", None) or str(tree)

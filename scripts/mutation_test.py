@@ -11,11 +11,14 @@ A survivor is a gap in the tests or a change that makes no difference. It is wri
 fails while a survivor has no reason, and says which reasons have lost their survivor.
 
 Mutants (``mutants.py``) run in copies of the tree, never in place. Each gets a fork of a process
-that has torch and pytest imported, loads the package and runs the tests that call the changed
-function, the fastest first (``mutation_run.py``). Results are kept in ``build/mutation`` and used
-again for as long as the mutated file and the tests stay as they are; for a killed mutant only the
-file with the test that killed it counts, and what test files share. A survivor with a reason is
-believed until its file changes; ``--again`` doubts it.
+that has collected the tests (``mutation_warm.py``), or, if it changes what an import does, of one
+that has not. There the tests run that call the changed function: those of the file's own first,
+then the fastest for some seconds; slow tests do not take part (``mutation_run.py``).
+
+Results are kept in ``build/mutation`` and used again for as long as the mutated file and the tests
+stay as they are; for a killed mutant only the file with the test that killed it counts, and what
+test files share. A survivor with a reason is believed until its file changes; ``--again`` doubts
+it.
 """
 
 from __future__ import annotations
@@ -150,6 +153,7 @@ def run(
         workshop = Workshop(args.root, args.source, Path(scratch), args.workers, args.grace)
         known = _without_mutants(workshop, history.stamps, cache / "baseline.json")
         tests = Selection(args.tests, known, args.slowest, args.seconds)
+        workshop.warm_up(args.tests)
         outcomes = workshop.run(todo, lambda m: tests.of(m, history[m]["by"]))
         for number, (mutant, outcome) in enumerate(outcomes, start=1):
             history.add(mutant, outcome)
@@ -158,6 +162,7 @@ def run(
                 f"{mutant.line:4} {mutant.key}",
                 flush=True,
             )
+        workshop.close()
     return history
 
 
@@ -292,8 +297,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         default=["tests/unittest/graphs", "tests/unittest/towers"],
         help="from the root; those of the first come first",
     )
-    parser.add_argument("--slowest", type=float, default=4, help="seconds a test may take")
-    parser.add_argument("--seconds", type=float, default=20, help="for all but the first folder")
+    parser.add_argument("--slowest", type=float, default=2, help="seconds a test may take")
+    parser.add_argument(
+        "--seconds", type=float, default=8, help="for all tests but those of the file's own"
+    )
     parser.add_argument("--cache", default="build/mutation", help="from the root")
     parser.add_argument("--record", default="tests/mutation/survivors.json", help="from the root")
     args = parser.parse_args(argv)
