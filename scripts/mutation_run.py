@@ -19,7 +19,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, NoReturn, TextIO
 
-from mutants import Mutant
+from mutants import Mutant, functions_by_line
 from mutation_warm import COLD, Line, Warm, limit_work
 
 Json = dict[str, Any]
@@ -42,8 +42,8 @@ class Selection:
 
         Args:
             folders: Test folders; those of the first come first.
-            baseline: By test: ``seconds``, and by file the first and last lines of the functions
-                that it calls, ``calls``.
+            baseline: By test: ``seconds``, and by file the names of the functions that it calls,
+                ``calls``.
             slowest: Seconds of work that a test may take.
             seconds: For all tests of a mutant, but for those of the file's own.
         """
@@ -53,6 +53,12 @@ class Selection:
         self._modules: Counter[str] = Counter()
         for test, entry in self._baseline.items():
             self._modules[_module(test)] += entry["seconds"]
+        self._called = {
+            (file, function)
+            for entry in self._baseline.values()
+            for file, functions in entry["calls"].items()
+            for function in functions
+        }
 
     def of(self, mutant: Mutant, killer: str) -> list[dict[str, float]]:
         """Tests to run against a mutant, with their seconds, in order.
@@ -65,7 +71,14 @@ class Selection:
             Two rounds: the tests of the killer's file and of the file's own, which are likely to
             notice and soon there; then the others.
         """
-        hit = [test for test in self._baseline if self._calls(test, mutant)]
+        # What no test calls by name may be new, or behind something that is not noticed.
+        somewhere = mutant.at_import or (mutant.file, mutant.function) not in self._called
+        hit = [
+            test
+            for test, entry in self._baseline.items()
+            if mutant.file in entry["calls"]
+            and (somewhere or mutant.function in entry["calls"][mutant.file])
+        ]
         likely = (_module(killer), f"test_{mutant.file}")
         rounds: list[dict[str, float]] = [{}, {}]
         spent = 0.0
@@ -77,10 +90,6 @@ class Selection:
                 spent += seconds
                 rounds[1][test] = seconds
         return [tests for tests in rounds if tests]
-
-    def _calls(self, test: str, mutant: Mutant) -> bool:
-        called = self._baseline[test]["calls"].get(mutant.file, ())
-        return any(mutant.at_import or first <= mutant.line <= last for first, last in called)
 
     def _order(self, test: str) -> tuple[int, float, str, float]:
         folder = next(i for i, name in enumerate(self._folders) if test.startswith(name))
@@ -122,7 +131,7 @@ class Traced:
     """pytest plugin: notes which functions of a folder every test calls, and its time."""
 
     def __init__(self, folder: Path, out: Path) -> None:
-        """The result goes to the file ``out``, as ``Selection`` takes it."""
+        """The result goes to the file ``out``; functions as the lines where they begin."""
         self._folder, self._out = str(folder), out
         self._baseline: Json = {}
         self._clock = 0.0
@@ -149,12 +158,9 @@ class Traced:
         """Writes the result."""
         sys.settrace(None)
         for test, entry in self._baseline.items():
-            calls: dict[str, list[tuple[int, int]]] = {}
+            calls: dict[str, list[int]] = {}
             for code in entry["calls"] | self._shared[_module(test)]:
-                last = max(line or 0 for _, _, line in code.co_lines())
-                calls.setdefault(Path(code.co_filename).name, []).append(
-                    (code.co_firstlineno, last)
-                )
+                calls.setdefault(Path(code.co_filename).name, []).append(code.co_firstlineno)
             entry["calls"] = calls
         self._out.write_text(json.dumps(self._baseline), "utf-8")
 
@@ -208,13 +214,17 @@ class Workshop:
         self._lines: dict[Path, Line] = {}
 
     def baseline(self, paths: Sequence[str]) -> Json:
-        """Runs tests without a mutant; exits when one fails."""
+        """Runs tests without a mutant, for ``Selection``; exits when one fails."""
         tree = self._trees[0]
         out = tree / "baseline.json"
         pid = self._fork(tree, [(paths, Traced(tree / self._source, out))])
         if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) not in (0, NO_TEST):
             raise SystemExit(f"{(tree / 'output.txt').read_text()}\nfailed without a mutant")
         traced: Json = json.loads(out.read_text("utf-8"))
+        names = {file: functions_by_line(text) for file, text in self._originals.items()}
+        for entry in traced.values():
+            for file, lines in entry["calls"].items():
+                entry["calls"][file] = sorted({names[file][line] for line in lines})
         return traced
 
     def warm_up(self, paths: Sequence[str]) -> None:
@@ -226,6 +236,8 @@ class Workshop:
                 self._in_child(tree, paths, warm, "warm.txt")
 
             self._lines[tree] = Line(start)
+        for line in self._lines.values():
+            line.answer()  # until then it reads the files
 
     def close(self) -> None:
         """Ends the sessions."""

@@ -30,9 +30,10 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
-from mutants import Mutant, mutants_of
+from mutants import Mutant, functions_by_line, mutants_of
 from mutation_run import Json, Selection, Workshop
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -62,7 +63,7 @@ class History:
         self._file = file
         lines = file.read_text("utf-8").splitlines() if file.exists() else []
         self._entries: Json = {entry["key"]: entry for entry in map(json.loads, lines)}
-        self._sources = {p.name: _digest([p]) for p in (args.root / args.source).glob("*.py")}
+        self._sources = {p.name: _digest([p]) for p in _sources_of(args)}
         self._again: bool = args.again
         self._tests: dict[str, str] = {}  # by test file: it, and what the folder's tests share
         tests: list[Path] = []
@@ -73,9 +74,10 @@ class History:
                 self._tests[str(path.relative_to(args.root))] = _digest([path, *shared])
             tests += paths
         self._all_tests = _digest(tests)
-        sources = _text_digest(self._sources.values())
+        names = [functions_by_line(p.read_text("utf-8")) for p in _sources_of(args)]
+        functions = _text_digest(sorted({*chain(*names)}))  # while they last, the same are called
         self.stamps = {  # by test file: what its run without a mutant depends on
-            name: _text_digest([text, sources])
+            name: _text_digest([text, functions])
             for name, text in self._tests.items()
             if Path(name).name.startswith("test_")
         }
@@ -113,6 +115,10 @@ class History:
             out.write(json.dumps(entry) + "\n")
 
 
+def _sources_of(args: argparse.Namespace) -> list[Path]:
+    return sorted((args.root / args.source).glob("*.py"))
+
+
 def _file_of(test: str) -> str:
     return test.partition("::")[0]
 
@@ -128,7 +134,7 @@ def _text_digest(texts: Iterable[str]) -> str:
 def enumerate_mutants(args: argparse.Namespace) -> list[Mutant]:
     """Mutants of all source files, or of those of ``--only``."""
     mutants: list[Mutant] = []
-    for path in sorted((args.root / args.source).glob("*.py")):
+    for path in _sources_of(args):
         if path.name in EXCLUDED or (args.only and path.name not in args.only):
             continue
         excluded = {key.partition("::")[2] for key in EXCLUDED if key.startswith(f"{path.name}::")}
@@ -299,7 +305,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--slowest", type=float, default=2, help="seconds a test may take")
     parser.add_argument(
-        "--seconds", type=float, default=8, help="for all tests but those of the file's own"
+        "--seconds", type=float, default=5, help="for all tests but those of the file's own"
     )
     parser.add_argument("--cache", default="build/mutation", help="from the root")
     parser.add_argument("--record", default="tests/mutation/survivors.json", help="from the root")

@@ -33,7 +33,8 @@ class Warm:
             folder: Of the files that are mutated.
             requests: A line each: the file that was mutated, and its tests with their limits, in
                 seconds of work. Its end ends the session.
-            answers: A line each: the exit status, negative for a signal.
+            answers: A line when the tests are collected; then one each, the exit status, negative
+                for a signal.
         """
         self._folder, self._requests, self._answers = str(folder), requests, answers
         self._originals = {path.name: path.read_text("utf-8") for path in folder.glob("*.py")}
@@ -53,6 +54,7 @@ class Warm:
                 functions.setdefault(found.__code__, []).append(found)
         items = {item.nodeid: item for item in session.items}
         gc.freeze()
+        self._answer("ready")
         for line in self._requests:
             file, limits = json.loads(line)
             if not (pid := os.fork()):
@@ -66,9 +68,12 @@ class Warm:
                     sys.stdout.flush()
                     sys.stderr.flush()
                     os._exit(status)
-            self._answers.write(f"{os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\n")
-            self._answers.flush()
+            self._answer(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         return True
+
+    def _answer(self, answer: object) -> None:
+        self._answers.write(f"{answer}\n")
+        self._answers.flush()
 
     def _swap(self, file: str, functions: Mapping[CodeType, list[FunctionType]]) -> bool:
         """Gives functions the code of the mutated file; False where that is not all there is."""
@@ -141,10 +146,14 @@ class Line:
         """Exit status of a mutant's tests; see ``Warm``."""
         self._requests.write(json.dumps([file, limits]) + "\n")
         self._requests.flush()
+        return int(self.answer())
+
+    def answer(self) -> str:
+        """The next line from the session."""
         answer = self._answers.readline()
         if not answer:
             raise EOFError("the session with the tests has ended")
-        return int(answer)
+        return answer
 
     def close(self) -> None:
         """Ends the session."""

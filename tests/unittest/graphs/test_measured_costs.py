@@ -8,6 +8,7 @@ import pytest
 
 from tensorrt_llm_ext.graphs.buckets import Bucket, EagerReason, Load
 from tensorrt_llm_ext.graphs.capture import eager_times
+from tensorrt_llm_ext.graphs.captured import WORTH_EAGER
 from tensorrt_llm_ext.graphs.layout import Eager, Replay
 from tensorrt_llm_ext.graphs.packer import Packer
 from tensorrt_llm_ext.graphs.report import BucketReport, TowerReport
@@ -55,6 +56,11 @@ def test_whole_batch_goes_eager_where_that_is_cheaper(eager_ms, lengths, eager):
         assert steps[0].load.num_tokens == sum(lengths)
     else:
         assert {type(s) for s in steps} == {Replay}
+
+
+def test_exactly_the_factor_is_not_enough():
+    packer = Packer([BUCKETS[0]], cost={BUCKETS[0]: 1.0}, eager_cost=lambda load: WORTH_EAGER)
+    assert isinstance(packer.plan([[64]])[0], Replay)
 
 
 def test_eager_budget_counts_the_steps_it_takes():
