@@ -79,10 +79,16 @@ class Selection:
             if mutant.file in entry["calls"]
             and (somewhere or mutant.function in entry["calls"][mutant.file])
         ]
+        hit.sort(key=lambda test: self._baseline[test]["seconds"])
+        turns: Counter[str] = Counter()
+        order = {}
+        for test in hit:
+            turns[_module(test)] += 1
+            order[test] = test != killer, *self._order(test, turns[_module(test)])
         likely = (_module(killer), f"test_{mutant.file}")
         rounds: list[dict[str, float]] = [{}, {}]
         spent = 0.0
-        for test in sorted(hit, key=lambda test: (test != killer, self._order(test))):
+        for test in sorted(hit, key=order.__getitem__):
             module, seconds = _module(test), self._baseline[test]["seconds"]
             if module in likely or Path(module).name in likely:
                 rounds[0][test] = seconds
@@ -91,11 +97,14 @@ class Selection:
                 rounds[1][test] = seconds
         return [tests for tests in rounds if tests]
 
-    def _order(self, test: str) -> tuple[int, float, str, float]:
+    def _order(self, test: str, turn: int) -> tuple[int, int, float, str]:
+        """In turns, a test of each file, as each asks other questions.
+
+        Not so behind the first folder: fixtures are dear there and belong to a file.
+        """
         folder = next(i for i, name in enumerate(self._folders) if test.startswith(name))
-        # Elsewhere fixtures are dear and belong to a module.
-        module = _module(test) if folder else ""
-        return folder, self._modules[module], module, self._baseline[test]["seconds"]
+        module = _module(test)
+        return (folder, 0, self._modules[module], module) if folder else (folder, turn, 0, "")
 
 
 class Chosen:

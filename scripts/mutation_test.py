@@ -13,7 +13,8 @@ fails while a survivor has no reason, and says which reasons have lost their sur
 Mutants (``mutants.py``) run in copies of the tree, never in place. Each gets a fork of a process
 that has collected the tests (``mutation_warm.py``), or, if it changes what an import does, of one
 that has not. There the tests run that call the changed function: those of the file's own first,
-then the fastest for some seconds; slow tests do not take part (``mutation_run.py``).
+then for some seconds the fastest of every test file, then the next ones; slow tests do not take
+part (``mutation_run.py``).
 
 Results are kept in ``build/mutation`` and used again for as long as the mutated file and the tests
 stay as they are; for a killed mutant only the file with the test that killed it counts, and what
@@ -288,7 +289,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--again", action="store_true", help="run survivors that have a reason, too"
     )
     parser.add_argument("--workers", type=int, default=1, help="mutants that run at a time")
-    parser.add_argument("--grace", type=float, default=10, help="seconds before a test hangs")
+    parser.add_argument("--grace", type=float, default=4, help="seconds before a test hangs")
     parser.add_argument(
         "--preload",
         nargs="*",

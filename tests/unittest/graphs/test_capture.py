@@ -42,6 +42,7 @@ def kept(report: TowerReport) -> list[int]:
         (256 * MIB, SIZES),  # exactly what it takes
         (256 * MIB - 1, SIZES[:3]),
         (150 * MIB, SIZES[:2]),
+        (128 * MIB, SIZES[:2]),
         (64 * MIB, SIZES[:1]),
         ("64MiB", SIZES[:1]),
     ],
@@ -170,6 +171,46 @@ def test_prune_slower_than_eager(accelerated, prune, expected):
     assert_outputs(tower, items, tower.encode(items))
     reasons = tower.encoder_stats().eager
     assert reasons == ({"too_many_tokens": 1} if expected == [64, 128] else {})
+
+
+@pytest.mark.parametrize(
+    ("slow", "captured"),
+    [(256, [256, 192, 128, 64, 192, 128, 64]), (192, [256, 192, 128, 64])],
+)
+def test_only_a_largest_bucket_that_goes_takes_memory_with_it(slow, captured):
+    backend = SpyBackend(accelerated=True, times=lambda n: (n / 50, n / (100 if n == slow else 25)))
+    _, report = capture(backend)
+    assert kept(report) == [n for n in SIZES if n != slow]
+    assert backend.captured == captured
+
+
+def test_buckets_are_judged_once():
+    """The second capture's times are those of the same graphs, with other noise."""
+
+    def times(tokens: int) -> tuple[float, float]:
+        again = len(backend.captured) > len(SIZES)
+        return (tokens / 50, tokens / (100 if again or tokens == 256 else 25))
+
+    backend = SpyBackend(accelerated=True, times=times)
+    _, report = capture(backend)
+    assert kept(report) == SIZES[:3]
+
+
+@pytest.mark.parametrize("accelerated", [True, False])
+def test_what_first_runs_load_is_not_the_graphs_memory(accelerated):
+    class Noting(SpyBackend):
+        def run(self, body):
+            events.append(f"run {len(body.args[1]['x'])}")
+            super().run(body)
+
+        def memory_in_use(self, *, settled=True):
+            events.append("memory" if settled else "memory now")
+            return super().memory_in_use(settled=settled)
+
+    events: list[str] = []
+    capture(Noting(accelerated=accelerated, times=lambda n: (1.0, 2.0)))
+    runs = ["run 256"] * accelerated
+    assert events[: 2 + 2 * accelerated] == [*runs, "memory", *runs, "memory now"]
 
 
 def test_all_pruned_gives_everything_back_and_says_so():

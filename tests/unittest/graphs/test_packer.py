@@ -259,6 +259,8 @@ def test_eager_steps_are_cut_at_the_eager_budget():
     assert [s.segment_lengths for s in steps] == [(40, 40), (40,), (100,), (300,), (4,)]
     steps = packer([], eager_token_budget=100).plan([(60, 41, 60), (30, 10, 1)])
     assert [s.segment_lengths for s in steps] == [(60,), (41,), (60, 30, 10), (1,)]
+    (step,) = packer([], eager_token_budget=100).plan([(60, 40)])
+    assert step.segment_lengths == (60, 40)
 
 
 def test_eager_steps_are_cut_where_the_reason_changes():
