@@ -13,7 +13,7 @@ import torch
 
 from tensorrt_llm_ext.graphs import memory as memory_module
 from tensorrt_llm_ext.graphs.buckets import Bucket
-from tensorrt_llm_ext.graphs.capture import memory_cap, replay_times
+from tensorrt_llm_ext.graphs.capture import _sorted, memory_cap, replay_times
 from tensorrt_llm_ext.graphs.report import BucketReport, TowerReport
 from tensorrt_llm_ext.graphs.runner import CaptureError
 
@@ -24,7 +24,8 @@ SIZES = [64, 128, 192, 256]
 
 
 def capture(backend: SpyBackend, **entry) -> tuple[FakeTower, TowerReport]:
-    tower = captured_tower(256, backend, **{"max_batch_size": 4, **entry})
+    size = {} if "buckets" in entry else {"max_batch_size": 4}
+    tower = captured_tower(256, backend, **size, **entry)
     return tower, tower.capture_encoder_cuda_graphs()
 
 
@@ -82,6 +83,18 @@ def test_cap_that_holds_only_the_smallest_is_used():
 
     _, report = capture(Overhead(), max_graph_memory=12 * MIB)
     assert kept(report) == [64]
+
+
+@pytest.mark.parametrize("sizes", [SIZES, SIZES[:2]])
+def test_cap_whose_share_is_below_the_smallest_tries_that_one(sizes):
+    class Swelling(SpyBackend):
+        def memory_in_use(self, *, settled=True):
+            return len(self.alive) ** 2 * 4 * MIB
+
+    backend = Swelling()
+    _, report = capture(backend, buckets=[(n, 4) for n in sizes], max_graph_memory=7 * MIB)
+    assert kept(report) == [64]
+    assert backend.captured == [*sizes[::-1], 64]
 
 
 @pytest.mark.parametrize("on_failure", ["eager", "raise"])
@@ -196,6 +209,31 @@ def test_buckets_are_judged_once():
     assert kept(report) == SIZES[:3]
 
 
+@pytest.mark.parametrize(
+    ("entry", "accelerated", "expected"),
+    [
+        ({}, True, [64, 192, 256]),
+        ({"prune_slower_than_eager": False}, True, SIZES),
+        ({"enable_padding": False}, True, SIZES),  # the larger one cannot stand in
+        ({}, False, SIZES),
+    ],
+)
+def test_a_bucket_goes_when_a_larger_one_is_as_fast(entry, accelerated, expected):
+    times = {64: (1.0, 9.0), 128: (3.0, 9.0), 192: (3.0, 9.0), 256: (4.0, 9.0)}
+    backend = SpyBackend(accelerated=accelerated, times=times.__getitem__)
+    _, report = capture(backend, **entry)
+    assert kept(report) == expected
+    assert [b.reason for b in report.buckets if not b.kept] == ["192x4 is as fast"] * (
+        expected != SIZES
+    )
+
+
+def test_a_bucket_that_goes_itself_replaces_none():
+    times = {64: (1.0, 9.0), 128: (3.0, 9.0), 192: (3.0, 2.0), 256: (4.0, 9.0)}
+    _, report = capture(SpyBackend(accelerated=True, times=times.__getitem__))
+    assert kept(report) == [64, 128, 256]
+
+
 @pytest.mark.parametrize("accelerated", [True, False])
 def test_what_first_runs_load_is_not_the_graphs_memory(accelerated):
     class Noting(SpyBackend):
@@ -239,19 +277,25 @@ def test_measured_replay_times_reach_the_packer():
     assert step.bucket.num_tokens == 64
 
 
-def test_replay_times():
-    def line(tokens, kept=True, ms=1.0, longest=None):
-        return BucketReport(
-            num_tokens=tokens,
-            max_segments=2,
-            max_segment_len=longest,
-            replay_ms=ms,
-            kept=kept,
-            reason="",
-            capture_ms=None,
-            eager_ms=None,
-        )
+def line(tokens, kept=True, ms=1.0, longest=None):
+    return BucketReport(
+        num_tokens=tokens,
+        max_segments=2,
+        max_segment_len=longest,
+        replay_ms=ms,
+        kept=kept,
+        reason="",
+        capture_ms=None,
+        eager_ms=None,
+    )
 
+
+def test_short_segments_come_first_in_the_report():
+    few, many = line(64, longest=64), line(64, longest=16)
+    assert _sorted([line(128), few, many]) == [many, few, line(128)]
+
+
+def test_replay_times():
     lines = [line(64), line(128, longest=16), line(192, kept=False), line(256, ms=None)]
     report = TowerReport(modality="image", status="captured", accelerated=True, buckets=lines)
     assert replay_times(report) == {Bucket(64, 2): 1.0, Bucket(128, 2, 16): 1.0}
@@ -299,5 +343,12 @@ def test_memory_of_each_bucket_is_in_the_report():
     _, report = capture(SpyBackend(accelerated=True, times=lambda n: (1, 2), bytes_per_token=MIB))
     sizes = {b.num_tokens: b.memory_bytes for b in report.buckets}
     assert sizes == {256: 256 * MIB, 192: 0, 128: 0, 64: 0}
+
+    class Tidying(SpyBackend):
+        def memory_in_use(self, *, settled=True):
+            return 900 - 100 * len(self.alive)
+
+    _, report = capture(Tidying(accelerated=True, times=lambda n: (1, 2)))
+    assert [b.memory_bytes for b in report.buckets] == [0] * 4
     _, report = capture(SpyBackend(bytes_per_token=MIB))
     assert [b.memory_bytes for b in report.buckets] == [None] * 4
