@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import io
 import logging
+import sys
 from types import SimpleNamespace
 
 import psutil
@@ -13,7 +15,8 @@ import torch
 
 from tensorrt_llm_ext.graphs import memory as memory_module
 from tensorrt_llm_ext.graphs.buckets import Bucket
-from tensorrt_llm_ext.graphs.capture import _sorted, memory_cap, replay_times
+from tensorrt_llm_ext.graphs.capture import _line, _sorted, memory_cap, replay_times
+from tensorrt_llm_ext.graphs.captured import CaptureTimes
 from tensorrt_llm_ext.graphs.report import BucketReport, TowerReport
 from tensorrt_llm_ext.graphs.runner import CaptureError
 
@@ -290,6 +293,22 @@ def line(tokens, kept=True, ms=1.0, longest=None):
     )
 
 
+def test_a_line_says_what_was_measured():
+    times = CaptureTimes(3.0, 2.0, 1.0, memory_bytes=7, variant="other")
+    assert _line(Bucket(64, 2, 16), times, "why", kept=False) == BucketReport(
+        num_tokens=64,
+        max_segments=2,
+        max_segment_len=16,
+        capture_ms=3.0,
+        replay_ms=2.0,
+        eager_ms=1.0,
+        memory_bytes=7,
+        variant="other",
+        kept=False,
+        reason="why",
+    )
+
+
 def test_short_segments_come_first_in_the_report():
     few, many = line(64, longest=64), line(64, longest=16)
     assert _sorted([line(128), few, many]) == [many, few, line(128)]
@@ -336,6 +355,18 @@ def test_failure_raises_when_asked_and_can_be_tried_again():
 def test_progress_bar_only_on_a_terminal(capsys):
     capture(SpyBackend())
     assert capsys.readouterr().err == ""
+
+
+def test_progress_bar(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    capture(SpyBackend())
+    shown = sys.stderr.getvalue()
+    assert "Capturing image encoder graphs: 64x4" in shown
+    assert "4/4" in shown
 
 
 def test_memory_of_each_bucket_is_in_the_report():

@@ -92,6 +92,23 @@ def test_eager_times_interpolate_and_extrapolate():
     assert eager_times(None) is None
 
 
+def test_the_better_of_two_eager_times_of_a_size_counts():
+    report = report_of({64: 2.0, 128: 4.0})
+    report.buckets += [b.model_copy(update={"eager_ms": 3.0}) for b in report.buckets]
+    at = eager_times(report)
+    assert at is not None
+    assert [at(Load(n, 1, n)) for n in (64, 128)] == [2.0, 3.0]
+
+
+def test_eager_times_of_short_segments_stand_in_for_long_ones():
+    report = report_of({64: 2.0, 128: 4.0})
+    for bucket in report.buckets:
+        bucket.max_segment_len = 16
+    at = eager_times(report)
+    assert at is not None
+    assert [at(Load(128, 8, n)) for n in (16, 128)] == [4.0, 4.0]
+
+
 def test_eager_times_of_long_segments_are_not_those_of_short_ones():
     report = report_of({64: 1.0, 128: 2.0, 256: 9.0})
     short = [b.model_copy(update={"max_segment_len": 32}) for b in report.buckets[1:]]
@@ -105,6 +122,7 @@ def test_eager_times_of_long_segments_are_not_those_of_short_ones():
     assert [at(Load(256, 8, n)) for n in (8, 32, 33, 256)] == [3.0, 3.0, 9.0, 9.0]
     assert [at(Load(n, 8, 8)) for n in (64, 127, 192, 512)] == [1.0, 1.984375, 2.25, 6.0]
     assert at(Load(512, 2, 256)) == 18.0
+    assert [at(Load(128, 8, n)) for n in (8, 128)] == [1.5, 2.0]  # the smallest with both
 
 
 @pytest.mark.parametrize(("prune", "eager"), [(True, {"slower_than_eager": 1}), (False, {})])
