@@ -104,6 +104,24 @@ def _flat(lines: list[str]) -> str:
     return " ".join(line.strip() for line in lines)
 
 
+def functions_by_line(source: str) -> list[str]:
+    """Qualified name of the innermost function or class around each line, that of line 0 first."""
+    names = [""] * (source.count("\n") + 2)
+
+    def walk(node: ast.AST, scope: tuple[str, ...]) -> None:
+        for child in ast.iter_child_nodes(node):
+            inner = scope
+            if isinstance(child, ast.FunctionDef | ast.ClassDef):
+                inner = (*scope, child.name)
+                first = min(n.lineno for n in (child, *child.decorator_list))
+                end = (child.end_lineno or first) + 1
+                names[first:end] = [".".join(inner)] * (end - first)
+            walk(child, inner)
+
+    walk(ast.parse(source), ())
+    return names
+
+
 class _Enumerator(ast.NodeVisitor):
     """Collects (start, end, replacement, function, at import), in bytes of the text."""
 

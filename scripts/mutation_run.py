@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shutil
 import signal
 import sys
@@ -14,19 +13,22 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TextIO
 
-from mutants import Mutant
+from mutants import Mutant, functions_by_line
+from mutation_warm import COLD, Line, Warm, limit_work
 
 Json = dict[str, Any]
 
 NO_TEST = 5  # pytest's exit status: nothing was collected
-_PATIENCE = 5  # a mutant that takes so much longer hangs; by the clock, even longer:
-_BUSY = 10  # what it may take by the clock, for each second of work: others use the machine too
+_HUNG = 124  # ours
+_COLLECTION = 120  # seconds of work before the first test
+_PATIENCE = 5  # times as long as without a mutant: a test hangs
+_DEADLOCK = 120  # seconds by the clock, for a test that waits and does not work
 _stamps = count(1_000_000_000)
 
 
@@ -40,10 +42,10 @@ class Selection:
 
         Args:
             folders: Test folders; those of the first come first.
-            baseline: By test: ``seconds``, and by file the first and last lines of the functions
-                that it calls, ``calls``.
+            baseline: By test: ``seconds``, and by file the names of the functions that it calls,
+                ``calls``.
             slowest: Seconds of work that a test may take.
-            seconds: Time for all tests of the other folders.
+            seconds: For all tests of a mutant, but for those of the file's own.
         """
         self._folders = folders
         self._baseline = {t: e for t, e in baseline.items() if e["seconds"] <= slowest}
@@ -51,41 +53,77 @@ class Selection:
         self._modules: Counter[str] = Counter()
         for test, entry in self._baseline.items():
             self._modules[_module(test)] += entry["seconds"]
+        self._called = {
+            (file, function)
+            for entry in self._baseline.values()
+            for file, functions in entry["calls"].items()
+            for function in functions
+        }
 
-    def of(self, mutant: Mutant, killer: str) -> list[str]:
-        """Tests to run against a mutant, in order: an earlier killer, then the fastest."""
-        hit = [test for test in self._baseline if mutant.at_import or self._calls(test, mutant)]
-        chosen, spent = [], 0.0
-        for test in sorted(hit, key=self._order):
-            if not test.startswith(self._folders[0]):
-                spent += self._baseline[test]["seconds"]
-                if spent > self._seconds:
-                    break
-            chosen.append(test)
-        return sorted(chosen, key=lambda test: test != killer)
+    def of(self, mutant: Mutant, killer: str) -> list[dict[str, float]]:
+        """Tests to run against a mutant, with their seconds, in order.
 
-    def seconds(self, tests: Iterable[str]) -> float:
-        """How long some of them take."""
-        return sum(float(self._baseline[test]["seconds"]) for test in tests)
+        Args:
+            mutant: The mutant.
+            killer: The test that killed it in an earlier run; or empty.
 
-    def _calls(self, test: str, mutant: Mutant) -> bool:
-        called = self._baseline[test]["calls"].get(mutant.file, ())
-        return any(first <= mutant.line <= last for first, last in called)
+        Returns:
+            Two rounds: the tests of the killer's file and of the file's own, which are likely to
+            notice and soon there; then the others.
+        """
+        # What no test calls by name may be new, or behind something that is not noticed.
+        somewhere = mutant.at_import or (mutant.file, mutant.function) not in self._called
+        hit = [
+            test
+            for test, entry in self._baseline.items()
+            if mutant.file in entry["calls"]
+            and (somewhere or mutant.function in entry["calls"][mutant.file])
+        ]
+        hit.sort(key=lambda test: self._baseline[test]["seconds"])
+        turns: Counter[str] = Counter()
+        order = {}
+        for test in hit:
+            turns[_module(test)] += 1
+            order[test] = test != killer, *self._order(test, turns[_module(test)])
+        likely = (_module(killer), f"test_{mutant.file}")
+        rounds: list[dict[str, float]] = [{}, {}]
+        spent = 0.0
+        for test in sorted(hit, key=order.__getitem__):
+            module, seconds = _module(test), self._baseline[test]["seconds"]
+            if module in likely or Path(module).name in likely:
+                rounds[0][test] = seconds
+            elif spent + seconds <= self._seconds:
+                spent += seconds
+                rounds[1][test] = seconds
+        return [tests for tests in rounds if tests]
 
-    def _order(self, test: str) -> tuple[int, float, str, float]:
+    def _order(self, test: str, turn: int) -> tuple[int, int, float, str]:
+        """In turns, a test of each file, as each asks other questions.
+
+        Not so behind the first folder: fixtures are dear there and belong to a file.
+        """
         folder = next(i for i, name in enumerate(self._folders) if test.startswith(name))
-        # Elsewhere fixtures are dear and belong to a module.
-        module = _module(test) if folder else ""
-        return folder, self._modules[module], module, self._baseline[test]["seconds"]
+        module = _module(test)
+        return (folder, 0, self._modules[module], module) if folder else (folder, turn, 0, "")
 
 
 class Chosen:
     """pytest plugin: keeps the chosen tests, in their order, and writes down which is running."""
 
-    def __init__(self, tests: Sequence[str], out: Path) -> None:
-        """The test's name goes to the file ``out``."""
-        self._rank = {test: i for i, test in enumerate(tests)}
+    def __init__(self, limits: Mapping[str, float], out: Path) -> None:
+        """Makes a plugin.
+
+        Args:
+            limits: Seconds of work that a test may take, by its name, in the order to run them.
+            out: File for the name of the test that is running.
+        """
+        self.limits = limits
+        self._rank = {test: i for i, test in enumerate(limits)}
         self._out = out
+
+    def pytest_sessionstart(self) -> None:
+        """A module may hang, too."""
+        limit_work(_COLLECTION)
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         """Keeps what was chosen."""
@@ -95,13 +133,14 @@ class Chosen:
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Notes the test; nothing runs after one that fails, hangs or crashes."""
         self._out.write_text(nodeid, "utf-8")
+        limit_work(self.limits[nodeid])
 
 
 class Traced:
     """pytest plugin: notes which functions of a folder every test calls, and its time."""
 
     def __init__(self, folder: Path, out: Path) -> None:
-        """The result goes to the file ``out``, as ``Selection`` takes it."""
+        """The result goes to the file ``out``; functions as the lines where they begin."""
         self._folder, self._out = str(folder), out
         self._baseline: Json = {}
         self._clock = 0.0
@@ -128,12 +167,9 @@ class Traced:
         """Writes the result."""
         sys.settrace(None)
         for test, entry in self._baseline.items():
-            calls: dict[str, list[tuple[int, int]]] = {}
+            calls: dict[str, list[int]] = {}
             for code in entry["calls"] | self._shared[_module(test)]:
-                last = max(line or 0 for _, _, line in code.co_lines())
-                calls.setdefault(Path(code.co_filename).name, []).append(
-                    (code.co_firstlineno, last)
-                )
+                calls.setdefault(Path(code.co_filename).name, []).append(code.co_firstlineno)
             entry["calls"] = calls
         self._out.write_text(json.dumps(self._baseline), "utf-8")
 
@@ -148,16 +184,14 @@ class Child(NamedTuple):
     mutant: Mutant
     tree: Path
     started: float
-    deadline: float
 
     def outcome(self, status: int) -> Json:
         """What an exit status means: ``status``, the test ``by`` which, ``seconds``."""
         if status == NO_TEST:
             raise SystemExit(f"{(self.tree / 'output.txt').read_text()}\nno test ran")
         killer = self.tree / "killer.txt"
-        hung = (-signal.SIGXCPU, -signal.SIGKILL)
         return {
-            "status": "timeout" if status in hung else "killed" if status else "survived",
+            "status": {0: "survived", _HUNG: "timeout"}.get(status, "killed"),
             "by": killer.read_text("utf-8") if status and killer.exists() else "",
             "seconds": round(time.monotonic() - self.started, 2),
         }
@@ -174,8 +208,8 @@ class Workshop:
             source: Folder of the files that are mutated, from the root.
             scratch: Where the copies go.
             workers: Mutants that run at a time.
-            grace: Seconds of work that a mutant may take on top of several times what its tests
-                take otherwise.
+            grace: Seconds of work that a test may take on top of several times what it takes
+                without a mutant.
         """
         self._grace = grace
         dull = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__")
@@ -186,29 +220,49 @@ class Workshop:
         ]
         files = (self._trees[0] / source).glob("*.py")  # somebody may edit the root meanwhile
         self._originals = {path.name: path.read_text("utf-8") for path in files}
+        self._lines: dict[Path, Line] = {}
 
-    def baseline(self, folders: Sequence[str]) -> Json:
-        """Runs all tests without a mutant; exits when one fails."""
+    def baseline(self, paths: Sequence[str]) -> Json:
+        """Runs tests without a mutant, for ``Selection``; exits when one fails."""
         tree = self._trees[0]
         out = tree / "baseline.json"
-        pid = self._fork(tree, folders, Traced(tree / self._source, out))
-        if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
+        pid = self._fork(tree, [(paths, Traced(tree / self._source, out))])
+        if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) not in (0, NO_TEST):
             raise SystemExit(f"{(tree / 'output.txt').read_text()}\nfailed without a mutant")
         traced: Json = json.loads(out.read_text("utf-8"))
+        names = {file: functions_by_line(text) for file, text in self._originals.items()}
+        for entry in traced.values():
+            for file, lines in entry["calls"].items():
+                entry["calls"][file] = sorted({names[file][line] for line in lines})
         return traced
+
+    def warm_up(self, paths: Sequence[str]) -> None:
+        """Starts sessions that have collected these tests; see ``Warm``."""
+        for tree in self._trees:
+
+            def start(requests: TextIO, answers: TextIO, tree: Path = tree) -> None:
+                warm = Warm(tree / self._source, requests, answers)
+                self._in_child(tree, paths, warm, "warm.txt")
+
+            self._lines[tree] = Line(start)
+        for line in self._lines.values():
+            line.answer()  # until then it reads the files
+
+    def close(self) -> None:
+        """Ends the sessions."""
+        for line in self._lines.values():
+            line.close()
 
     def run(
         self,
         mutants: Iterable[Mutant],
-        tests_of: Callable[[Mutant], Sequence[str]],
-        seconds: Callable[[Sequence[str]], float],
+        tests_of: Callable[[Mutant], Sequence[Mapping[str, float]]],
     ) -> Iterator[tuple[Mutant, Json]]:
         """Runs mutants, as many at a time as there are copies.
 
         Args:
             mutants: What to run.
-            tests_of: Tests of a mutant, in their order.
-            seconds: How long some tests take without a mutant.
+            tests_of: Tests of a mutant, see ``Selection.of``.
 
         Yields:
             Each mutant with its outcome (see ``Child``), as it is done.
@@ -217,24 +271,21 @@ class Workshop:
         waiting = iter(mutants)
         while True:
             while self._trees and (mutant := next(waiting, None)):
-                if not (tests := tests_of(mutant)):
+                if not (rounds := tests_of(mutant)):
                     yield mutant, {"status": "survived", "by": "", "seconds": 0.0}
                     continue
                 tree = self._trees.pop()
                 self._write(tree, mutant.file, mutant.source)
                 (tree / "killer.txt").unlink(missing_ok=True)
-                modules = sorted(set(map(_module, tests)))
-                limit = self._grace + _PATIENCE * seconds(tests)
-                pid = self._fork(tree, modules, Chosen(tests, tree / "killer.txt"), limit)
-                now = time.monotonic()
-                running[pid] = Child(mutant, tree, now, now + _BUSY * limit)
+                pid = self._supervise(tree, mutant, rounds)
+                running[pid] = Child(mutant, tree, time.monotonic())
             if not running:
                 return
-            pid, status = _wait(running)
+            pid, status = os.wait()
             child = running.pop(pid)
             self._write(child.tree, child.mutant.file, self._originals[child.mutant.file])
             self._trees.append(child.tree)
-            yield child.mutant, child.outcome(status)
+            yield child.mutant, child.outcome(os.waitstatus_to_exitcode(status))
 
     def _write(self, tree: Path, file: str, text: str) -> None:
         path = tree / self._source / file
@@ -242,24 +293,50 @@ class Workshop:
         stamp = next(_stamps)  # or Python might take the bytecode of another mutant for it
         os.utime(path, (stamp, stamp))
 
-    def _fork(
-        self, tree: Path, paths: Sequence[str], plugin: object, limit: float | None = None
-    ) -> int:
-        pid = os.fork()
-        if not pid:
-            if limit is not None:
-                resource.setrlimit(resource.RLIMIT_CPU, (int(limit) + 1, resource.RLIM_INFINITY))
-            self._in_child(tree, paths, plugin)
-        return pid
+    def _round(self, tree: Path, tests: Mapping[str, float]) -> tuple[list[str], Chosen]:
+        limits = {test: self._grace + _PATIENCE * seconds for test, seconds in tests.items()}
+        return sorted(set(map(_module, tests))), Chosen(limits, tree / "killer.txt")
 
-    def _in_child(self, tree: Path, paths: Sequence[str], plugin: object) -> NoReturn:
+    def _supervise(self, tree: Path, mutant: Mutant, rounds: Sequence[Mapping[str, float]]) -> int:
+        """A process that ends as the tests of a mutant do, whoever runs them."""
+        prepared = [self._round(tree, tests) for tests in rounds]
+        if pid := os.fork():
+            return pid
+        status = COLD
+        try:
+            if not mutant.at_import:
+                limits = {name: s for _, chosen in prepared for name, s in chosen.limits.items()}
+                status = self._lines[tree].ask(mutant.file, limits)
+            if status == COLD:
+                status = os.waitstatus_to_exitcode(os.waitpid(self._fork(tree, prepared), 0)[1])
+            status = _HUNG if status == -signal.SIGXCPU else abs(status)
+        finally:
+            if sys.exc_info()[0]:
+                traceback.print_exc()
+                status = NO_TEST
+            os._exit(status)
+
+    def _fork(self, tree: Path, rounds: Sequence[tuple[Sequence[str], object]]) -> int:
+        """Runs pytest on paths with a plugin, each in a process of its own, until one fails."""
+        if pid := os.fork():
+            return pid
+        for paths, plugin in rounds:
+            if not (pid := os.fork()):
+                self._in_child(tree, paths, plugin)
+            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            if status:
+                os._exit(_HUNG if status == -signal.SIGXCPU else abs(status))
+        os._exit(0)
+
+    def _in_child(
+        self, tree: Path, paths: Sequence[str], plugin: object, log: str = "output.txt"
+    ) -> NoReturn:
         status = 3
         try:
-            os.setsid()
             os.chdir(tree)
-            log = os.open("output.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            os.dup2(log, 1)
-            os.dup2(log, 2)
+            out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(out, 1)
+            os.dup2(out, 2)
             sys.path.insert(0, str(tree))
             status = _pytest(tree, paths, plugin)
             home = getattr(sys.modules.get(self._package), "__file__", None) or str(tree)
@@ -287,21 +364,10 @@ def _pytest(tree: Path, paths: Sequence[str], plugin: object) -> int:
     )
     settings.load_profile("mutation")
     flags = ["-x", "-q", "--tb=short", "-m", "not gpu", "-p", "no:cacheprovider"]
-    flags += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # imported before pytest asks
+    flags += ["--timeout", str(_DEADLOCK), "--assert=plain", "-p", "no:anyio", "-p", "no:xdist"]
+    flags += ["-p", "no:unraisableexception"]  # collects garbage, again and again
     places = ["--rootdir", str(tree), "--basetemp", str(tree / "basetemp")]
     return int(pytest.main([*flags, *places, *paths], plugins=[plugin]))
-
-
-def _wait(running: dict[int, Child]) -> tuple[int, int]:
-    """Process id and exit status of the next child to end; those that hang are ended."""
-    while True:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if pid in running:
-            return pid, os.waitstatus_to_exitcode(status)
-        for slow, child in running.items():
-            if child.deadline < time.monotonic():
-                os.killpg(slow, signal.SIGKILL)
-        time.sleep(0.02)
 
 
 def _cpu_seconds() -> float:

@@ -11,10 +11,15 @@ A survivor is a gap in the tests or a change that makes no difference. It is wri
 fails while a survivor has no reason, and says which reasons have lost their survivor.
 
 Mutants (``mutants.py``) run in copies of the tree, never in place. Each gets a fork of a process
-that has torch and pytest imported, loads the package and runs the tests that call the changed
-function, the fastest first (``mutation_run.py``). Results are kept in ``build/mutation`` and used
-again for as long as the mutated file and the tests stay as they are; for a killed mutant only the
-file with the test that killed it counts, and what test files share.
+that has collected the tests (``mutation_warm.py``), or, if it changes what an import does, of one
+that has not. There the tests run that call the changed function: those of the file's own first,
+then for some seconds the fastest of every test file, then the next ones; slow tests do not take
+part (``mutation_run.py``).
+
+Results are kept in ``build/mutation`` and used again for as long as the mutated file and the tests
+stay as they are; for a killed mutant only the file with the test that killed it counts, and what
+test files share. A survivor with a reason is believed until its file changes; ``--again`` doubts
+it.
 """
 
 from __future__ import annotations
@@ -25,10 +30,11 @@ import importlib
 import json
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
-from mutants import Mutant, mutants_of
+from mutants import Mutant, functions_by_line, mutants_of
 from mutation_run import Json, Selection, Workshop
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -58,7 +64,8 @@ class History:
         self._file = file
         lines = file.read_text("utf-8").splitlines() if file.exists() else []
         self._entries: Json = {entry["key"]: entry for entry in map(json.loads, lines)}
-        self._sources = {p.name: _digest([p]) for p in (args.root / args.source).glob("*.py")}
+        self._sources = {p.name: _digest([p]) for p in _sources_of(args)}
+        self._again: bool = args.again
         self._tests: dict[str, str] = {}  # by test file: it, and what the folder's tests share
         tests: list[Path] = []
         for folder in args.tests:
@@ -68,17 +75,30 @@ class History:
                 self._tests[str(path.relative_to(args.root))] = _digest([path, *shared])
             tests += paths
         self._all_tests = _digest(tests)
-        self.baseline = f"baseline-{_text_digest([self._all_tests, *self._sources.values()])}.json"
+        names = [functions_by_line(p.read_text("utf-8")) for p in _sources_of(args)]
+        functions = _text_digest(sorted({*chain(*names)}))  # while they last, the same are called
+        self.stamps = {  # by test file: what its run without a mutant depends on
+            name: _text_digest([text, functions])
+            for name, text in self._tests.items()
+            if Path(name).name.startswith("test_")
+        }
 
     def __getitem__(self, mutant: Mutant) -> Json:
         return self._entries.get(mutant.key, {"status": "", "by": ""})
 
-    def holds(self, mutant: Mutant) -> bool:
-        """Whether the outcome would be the same today."""
+    def holds(self, mutant: Mutant, *, explained: bool) -> bool:
+        """Whether the outcome would be the same today, as far as one knows.
+
+        Args:
+            mutant: The mutant.
+            explained: Somebody has said why nothing can notice it.
+        """
         entry = self[mutant]
         killer = self._tests.get(_file_of(entry["by"]))
-        same_tests = entry.get("tests") == self._all_tests or (
-            killer is not None and entry.get("killer") == killer
+        same_tests = (
+            entry.get("tests") == self._all_tests
+            or (killer is not None and entry.get("killer") == killer)
+            or (entry["status"] == "survived" and explained and not self._again)
         )
         return same_tests and entry.get("source") == self._sources[mutant.file]
 
@@ -96,6 +116,10 @@ class History:
             out.write(json.dumps(entry) + "\n")
 
 
+def _sources_of(args: argparse.Namespace) -> list[Path]:
+    return sorted((args.root / args.source).glob("*.py"))
+
+
 def _file_of(test: str) -> str:
     return test.partition("::")[0]
 
@@ -111,7 +135,7 @@ def _text_digest(texts: Iterable[str]) -> str:
 def enumerate_mutants(args: argparse.Namespace) -> list[Mutant]:
     """Mutants of all source files, or of those of ``--only``."""
     mutants: list[Mutant] = []
-    for path in sorted((args.root / args.source).glob("*.py")):
+    for path in _sources_of(args):
         if path.name in EXCLUDED or (args.only and path.name not in args.only):
             continue
         excluded = {key.partition("::")[2] for key in EXCLUDED if key.startswith(f"{path.name}::")}
@@ -119,12 +143,14 @@ def enumerate_mutants(args: argparse.Namespace) -> list[Mutant]:
     return mutants
 
 
-def run(mutants: Sequence[Mutant], args: argparse.Namespace) -> History:
-    """Runs those mutants whose outcome is not known."""
+def run(
+    mutants: Sequence[Mutant], explained: Callable[[str], bool], args: argparse.Namespace
+) -> History:
+    """Runs those mutants whose outcome is not known; ``explained`` takes a mutant's key."""
     cache: Path = args.root / args.cache
     cache.mkdir(parents=True, exist_ok=True)
     history = History(cache / "results.jsonl", args)
-    todo = [mutant for mutant in mutants if not history.holds(mutant)]
+    todo = [m for m in mutants if not history.holds(m, explained=explained(m.key))]
     print(f"{len(mutants)} mutants, {len(todo)} to run", flush=True)
     if not todo:
         return history
@@ -132,13 +158,10 @@ def run(mutants: Sequence[Mutant], args: argparse.Namespace) -> History:
         importlib.import_module(name)
     with tempfile.TemporaryDirectory(prefix="mutation-") as scratch:
         workshop = Workshop(args.root, args.source, Path(scratch), args.workers, args.grace)
-        baseline = cache / history.baseline
-        if not baseline.exists():
-            print("running the tests without a mutant", flush=True)
-            baseline.write_text(json.dumps(workshop.baseline(args.tests)), "utf-8")
-        known = json.loads(baseline.read_text("utf-8"))
+        known = _without_mutants(workshop, history.stamps, cache / "baseline.json")
         tests = Selection(args.tests, known, args.slowest, args.seconds)
-        outcomes = workshop.run(todo, lambda m: tests.of(m, history[m]["by"]), tests.seconds)
+        workshop.warm_up(args.tests)
+        outcomes = workshop.run(todo, lambda m: tests.of(m, history[m]["by"]))
         for number, (mutant, outcome) in enumerate(outcomes, start=1):
             history.add(mutant, outcome)
             print(
@@ -146,13 +169,28 @@ def run(mutants: Sequence[Mutant], args: argparse.Namespace) -> History:
                 f"{mutant.line:4} {mutant.key}",
                 flush=True,
             )
+        workshop.close()
     return history
+
+
+def _without_mutants(workshop: Workshop, stamps: Mapping[str, str], file: Path) -> Json:
+    """What ``Selection`` needs of every test, with a run of the test files that have changed."""
+    known: Json = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    known = {name: known[name] for name in stamps if name in known}
+    stale = [name for name, stamp in stamps.items() if known.get(name, {}).get("stamp") != stamp]
+    if stale:
+        print(f"running {len(stale)} test files without a mutant", flush=True)
+        known |= {name: {"stamp": stamps[name], "tests": {}} for name in stale}
+        for test, entry in workshop.baseline(stale).items():
+            known[_file_of(test)]["tests"][test] = entry
+        file.write_text(json.dumps(known), "utf-8")
+    return {test: entry for of_file in known.values() for test, entry in of_file["tests"].items()}
 
 
 def update_record(
     file: Path, mutants: Sequence[Mutant], history: History, only: Sequence[str]
 ) -> list[str]:
-    """Writes the survivors down, each with the reason it has already.
+    """Writes down what was run, and the survivors, each with the reason it has already.
 
     Args:
         file: The record.
@@ -164,11 +202,14 @@ def update_record(
         What is wrong: survivors without a reason, reasons without a survivor.
     """
     record = read_record(file)
-    reasons = {_key(entry): entry["reason"] for entry in record["survivors"]}
+    reasons = reasons_of(record)
     survivors = [e for e in record["survivors"] if only and e["file"] not in only]
     files = {name: counts for name, counts in record["files"].items() if only and name not in only}
+    keys = digests(mutants)
     for mutant in mutants:
-        counts = files.setdefault(mutant.file, {"mutants": 0, "survivors": 0})
+        counts = files.setdefault(
+            mutant.file, {"mutants": 0, "survivors": 0, "digest": keys[mutant.file]}
+        )
         counts["mutants"] += 1
         if history[mutant]["status"] == "survived":
             counts["survivors"] += 1
@@ -196,10 +237,31 @@ def read_record(file: Path) -> Json:
     return record
 
 
+def reasons_of(record: Json) -> dict[str, str]:
+    """Reasons by ``Mutant.key``; empty where there is none yet."""
+    return {_key(entry): entry["reason"] for entry in record["survivors"]}
+
+
+def digests(mutants: Iterable[Mutant]) -> dict[str, str]:
+    """By file, what stands for its mutants, so that one sees later whether they are the same."""
+    keys: dict[str, list[str]] = {}
+    for mutant in mutants:
+        keys.setdefault(mutant.file, []).append(mutant.key)
+    return {name: _text_digest(of_file) for name, of_file in keys.items()}
+
+
 def check_record(file: Path, mutants: Sequence[Mutant], only: Sequence[str]) -> list[str]:
-    """What can be wrong with the record without a run: no reason, or no such mutant any more."""
-    survivors = [e for e in read_record(file)["survivors"] if not only or e["file"] in only]
+    """What can be wrong with the record without a run: no reason, or no such mutant any more.
+
+    Files whose mutants are others than those that were run are printed: that is no fault, their
+    survivors are as they were.
+    """
+    record = read_record(file)
+    survivors = [e for e in record["survivors"] if not only or e["file"] in only]
     there = {mutant.key for mutant in mutants}
+    for name, digest in digests(mutants).items():
+        if digest != record["files"].get(name, {}).get("digest"):
+            print(f"not run since a change: {name}")
     gone = [_key(entry) for entry in survivors if _key(entry) not in there]
     return [*missing_reasons(survivors), *(f"no such mutant any more: {key}" for key in gone)]
 
@@ -223,8 +285,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", nargs="+", default=[], metavar="FILE", help="these files only")
     parser.add_argument("--check", action="store_true", help="look at the record, run nothing")
+    parser.add_argument(
+        "--again", action="store_true", help="run survivors that have a reason, too"
+    )
     parser.add_argument("--workers", type=int, default=1, help="mutants that run at a time")
-    parser.add_argument("--grace", type=float, default=20, help="seconds before a mutant hangs")
+    parser.add_argument("--grace", type=float, default=4, help="seconds before a test hangs")
     parser.add_argument(
         "--preload",
         nargs="*",
@@ -239,8 +304,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         default=["tests/unittest/graphs", "tests/unittest/towers"],
         help="from the root; those of the first come first",
     )
-    parser.add_argument("--slowest", type=float, default=4, help="seconds a test may take")
-    parser.add_argument("--seconds", type=float, default=20, help="for all but the first folder")
+    parser.add_argument("--slowest", type=float, default=2, help="seconds a test may take")
+    parser.add_argument(
+        "--seconds", type=float, default=5, help="for all tests but those of the file's own"
+    )
     parser.add_argument("--cache", default="build/mutation", help="from the root")
     parser.add_argument("--record", default="tests/mutation/survivors.json", help="from the root")
     args = parser.parse_args(argv)
@@ -250,7 +317,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.check:
         complaints = check_record(record, mutants, args.only)
     else:
-        complaints = update_record(record, mutants, run(mutants, args), args.only)
+        reasons = reasons_of(read_record(record))
+        history = run(mutants, lambda key: bool(reasons.get(key, "").strip()), args)
+        complaints = update_record(record, mutants, history, args.only)
     print("\n".join(complaints) or "every survivor has its reason")
     return int(bool(complaints))
 

@@ -84,8 +84,6 @@ class Packer:
 
     def _make_plan(self, items: Sequence[Sequence[int]]) -> tuple[Step, ...]:
         segments = _flatten(items)
-        if not segments:
-            return ()
         if not self._buckets:
             return self._eager_steps([(s, self._no_bucket_reason) for s in segments])
         by_length = sorted(segments, key=lambda s: -s.num_tokens)
@@ -98,8 +96,7 @@ class Packer:
         leftovers: list[tuple[_Segment, EagerReason]] = []
         for bucket, group in groups:
             if bucket is None:
-                reason = self._why_not(group[0])
-                leftovers += [(segment, reason) for segment in group]
+                leftovers += [(segment, self._why_not(segment)) for segment in group]
             else:
                 steps.append(Replay(*_runs(group), bucket))
         plan = (*steps, *self._eager_steps(leftovers))
@@ -146,7 +143,7 @@ class Packer:
                 if start < floors[i]:
                     start = floors[i]
                 # Without padding only the exact size; else a cheaper bucket may hold as much.
-                if start == end or (total - tokens[start] != size if exact else start >= reached):
+                if total - tokens[start] != size if exact else start >= reached:
                     continue
                 reached = start
                 before, so_far = best[start]
@@ -179,13 +176,13 @@ class Packer:
         for segment, reason in sorted(segments, key=lambda pair: pair[0].batch_token):
             budget = self._eager_token_budget
             full = budget is not None and tokens + segment.num_tokens > budget
-            if group and group_reason is not None and (full or reason is not group_reason):
+            if group_reason is not None and (full or reason is not group_reason):
                 steps.append(Eager(*_runs(group), group_reason))
                 group, tokens = [], 0
             group.append(segment)
             group_reason = reason
             tokens += segment.num_tokens
-        if group and group_reason is not None:
+        if group_reason is not None:
             steps.append(Eager(*_runs(group), group_reason))
         return tuple(steps)
 

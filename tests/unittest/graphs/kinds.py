@@ -38,6 +38,7 @@ class Packed:
     """Pictures: segments of any multiple of four tokens, one attention block, a merger."""
 
     modality = "image"
+    unit = UNIT  # tokens of the smallest segment
     tokens_per_row = 1
     budgets = (72, 3, 32, 128)
     settings = (
@@ -58,6 +59,7 @@ class Packed:
         st.integers(0, 99),
     )
     bad_items = st.sampled_from([{**make_item((8,)), "segments": (12,)}])
+    broken_items = ({**make_item((8,)), "x": torch.zeros(8, IN + 1)},)  # only staging notices
 
     def make(self) -> Any:
         """A tower; the same weights every time."""
@@ -98,7 +100,7 @@ class Audio:
     """Clips: convolutions, column masks of short clips, windows, one block, a projection."""
 
     modality = "audio"
-    tokens_per_row = 2
+    unit = tokens_per_row = 2
     budgets = (12, 4, 64)
     settings = (
         Setting({"max_batch_size": 2}, 4),
@@ -115,6 +117,7 @@ class Audio:
         st.sampled_from([1, 3, 15, 16, 17, 31, 32, 33, 48, 70, 100]),
         st.integers(0, 99),
     )
+    broken_items = ()
     bad_items = st.sampled_from([_clip(0, 0), {"input_features": torch.zeros(7, 16)}])
 
     def make(self) -> Any:

@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import io
 import logging
+import sys
 from types import SimpleNamespace
 
 import psutil
@@ -13,7 +15,8 @@ import torch
 
 from tensorrt_llm_ext.graphs import memory as memory_module
 from tensorrt_llm_ext.graphs.buckets import Bucket
-from tensorrt_llm_ext.graphs.capture import memory_cap, replay_times
+from tensorrt_llm_ext.graphs.capture import _line, _sorted, memory_cap, replay_times
+from tensorrt_llm_ext.graphs.captured import CaptureTimes
 from tensorrt_llm_ext.graphs.report import BucketReport, TowerReport
 from tensorrt_llm_ext.graphs.runner import CaptureError
 
@@ -24,7 +27,8 @@ SIZES = [64, 128, 192, 256]
 
 
 def capture(backend: SpyBackend, **entry) -> tuple[FakeTower, TowerReport]:
-    tower = captured_tower(256, backend, **{"max_batch_size": 4, **entry})
+    size = {} if "buckets" in entry else {"max_batch_size": 4}
+    tower = captured_tower(256, backend, **size, **entry)
     return tower, tower.capture_encoder_cuda_graphs()
 
 
@@ -42,6 +46,7 @@ def kept(report: TowerReport) -> list[int]:
         (256 * MIB, SIZES),  # exactly what it takes
         (256 * MIB - 1, SIZES[:3]),
         (150 * MIB, SIZES[:2]),
+        (128 * MIB, SIZES[:2]),
         (64 * MIB, SIZES[:1]),
         ("64MiB", SIZES[:1]),
     ],
@@ -81,6 +86,18 @@ def test_cap_that_holds_only_the_smallest_is_used():
 
     _, report = capture(Overhead(), max_graph_memory=12 * MIB)
     assert kept(report) == [64]
+
+
+@pytest.mark.parametrize("sizes", [SIZES, SIZES[:2]])
+def test_cap_whose_share_is_below_the_smallest_tries_that_one(sizes):
+    class Swelling(SpyBackend):
+        def memory_in_use(self, *, settled=True):
+            return len(self.alive) ** 2 * 4 * MIB
+
+    backend = Swelling()
+    _, report = capture(backend, buckets=[(n, 4) for n in sizes], max_graph_memory=7 * MIB)
+    assert kept(report) == [64]
+    assert backend.captured == [*sizes[::-1], 64]
 
 
 @pytest.mark.parametrize("on_failure", ["eager", "raise"])
@@ -172,6 +189,71 @@ def test_prune_slower_than_eager(accelerated, prune, expected):
     assert reasons == ({"too_many_tokens": 1} if expected == [64, 128] else {})
 
 
+@pytest.mark.parametrize(
+    ("slow", "captured"),
+    [(256, [256, 192, 128, 64, 192, 128, 64]), (192, [256, 192, 128, 64])],
+)
+def test_only_a_largest_bucket_that_goes_takes_memory_with_it(slow, captured):
+    backend = SpyBackend(accelerated=True, times=lambda n: (n / 50, n / (100 if n == slow else 25)))
+    _, report = capture(backend)
+    assert kept(report) == [n for n in SIZES if n != slow]
+    assert backend.captured == captured
+
+
+def test_buckets_are_judged_once():
+    """The second capture's times are those of the same graphs, with other noise."""
+
+    def times(tokens: int) -> tuple[float, float]:
+        again = len(backend.captured) > len(SIZES)
+        return (tokens / 50, tokens / (100 if again or tokens == 256 else 25))
+
+    backend = SpyBackend(accelerated=True, times=times)
+    _, report = capture(backend)
+    assert kept(report) == SIZES[:3]
+
+
+@pytest.mark.parametrize(
+    ("entry", "accelerated", "expected"),
+    [
+        ({}, True, [64, 192, 256]),
+        ({"prune_slower_than_eager": False}, True, SIZES),
+        ({"enable_padding": False}, True, SIZES),  # the larger one cannot stand in
+        ({}, False, SIZES),
+    ],
+)
+def test_a_bucket_goes_when_a_larger_one_is_as_fast(entry, accelerated, expected):
+    times = {64: (1.0, 9.0), 128: (3.0, 9.0), 192: (3.0, 9.0), 256: (4.0, 9.0)}
+    backend = SpyBackend(accelerated=accelerated, times=times.__getitem__)
+    _, report = capture(backend, **entry)
+    assert kept(report) == expected
+    assert [b.reason for b in report.buckets if not b.kept] == ["192x4 is as fast"] * (
+        expected != SIZES
+    )
+
+
+def test_a_bucket_that_goes_itself_replaces_none():
+    times = {64: (1.0, 9.0), 128: (3.0, 9.0), 192: (3.0, 2.0), 256: (4.0, 9.0)}
+    _, report = capture(SpyBackend(accelerated=True, times=times.__getitem__))
+    assert kept(report) == [64, 128, 256]
+
+
+@pytest.mark.parametrize("accelerated", [True, False])
+def test_what_first_runs_load_is_not_the_graphs_memory(accelerated):
+    class Noting(SpyBackend):
+        def run(self, body):
+            events.append(f"run {len(body.args[1]['x'])}")
+            super().run(body)
+
+        def memory_in_use(self, *, settled=True):
+            events.append("memory" if settled else "memory now")
+            return super().memory_in_use(settled=settled)
+
+    events: list[str] = []
+    capture(Noting(accelerated=accelerated, times=lambda n: (1.0, 2.0)))
+    runs = ["run 256"] * accelerated
+    assert events[: 2 + 2 * accelerated] == [*runs, "memory", *runs, "memory now"]
+
+
 def test_all_pruned_gives_everything_back_and_says_so():
     backend = SpyBackend(accelerated=True, times=lambda n: (2.0, 1.0))
     tower, report = capture(backend)
@@ -198,19 +280,41 @@ def test_measured_replay_times_reach_the_packer():
     assert step.bucket.num_tokens == 64
 
 
-def test_replay_times():
-    def line(tokens, kept=True, ms=1.0, longest=None):
-        return BucketReport(
-            num_tokens=tokens,
-            max_segments=2,
-            max_segment_len=longest,
-            replay_ms=ms,
-            kept=kept,
-            reason="",
-            capture_ms=None,
-            eager_ms=None,
-        )
+def line(tokens, kept=True, ms=1.0, longest=None):
+    return BucketReport(
+        num_tokens=tokens,
+        max_segments=2,
+        max_segment_len=longest,
+        replay_ms=ms,
+        kept=kept,
+        reason="",
+        capture_ms=None,
+        eager_ms=None,
+    )
 
+
+def test_a_line_says_what_was_measured():
+    times = CaptureTimes(3.0, 2.0, 1.0, memory_bytes=7, variant="other")
+    assert _line(Bucket(64, 2, 16), times, "why", kept=False) == BucketReport(
+        num_tokens=64,
+        max_segments=2,
+        max_segment_len=16,
+        capture_ms=3.0,
+        replay_ms=2.0,
+        eager_ms=1.0,
+        memory_bytes=7,
+        variant="other",
+        kept=False,
+        reason="why",
+    )
+
+
+def test_short_segments_come_first_in_the_report():
+    few, many = line(64, longest=64), line(64, longest=16)
+    assert _sorted([line(128), few, many]) == [many, few, line(128)]
+
+
+def test_replay_times():
     lines = [line(64), line(128, longest=16), line(192, kept=False), line(256, ms=None)]
     report = TowerReport(modality="image", status="captured", accelerated=True, buckets=lines)
     assert replay_times(report) == {Bucket(64, 2): 1.0, Bucket(128, 2, 16): 1.0}
@@ -253,10 +357,29 @@ def test_progress_bar_only_on_a_terminal(capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_progress_bar(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    capture(SpyBackend())
+    shown = sys.stderr.getvalue()
+    assert "Capturing image encoder graphs: 64x4" in shown
+    assert "4/4" in shown
+
+
 def test_memory_of_each_bucket_is_in_the_report():
     """The largest comes first and brings the buffers; the small ones fit into what it left."""
     _, report = capture(SpyBackend(accelerated=True, times=lambda n: (1, 2), bytes_per_token=MIB))
     sizes = {b.num_tokens: b.memory_bytes for b in report.buckets}
     assert sizes == {256: 256 * MIB, 192: 0, 128: 0, 64: 0}
+
+    class Tidying(SpyBackend):
+        def memory_in_use(self, *, settled=True):
+            return 900 - 100 * len(self.alive)
+
+    _, report = capture(Tidying(accelerated=True, times=lambda n: (1, 2)))
+    assert [b.memory_bytes for b in report.buckets] == [0] * 4
     _, report = capture(SpyBackend(bytes_per_token=MIB))
     assert [b.memory_bytes for b in report.buckets] == [None] * 4

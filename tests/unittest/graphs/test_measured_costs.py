@@ -8,6 +8,7 @@ import pytest
 
 from tensorrt_llm_ext.graphs.buckets import Bucket, EagerReason, Load
 from tensorrt_llm_ext.graphs.capture import eager_times
+from tensorrt_llm_ext.graphs.captured import WORTH_EAGER
 from tensorrt_llm_ext.graphs.layout import Eager, Replay
 from tensorrt_llm_ext.graphs.packer import Packer
 from tensorrt_llm_ext.graphs.report import BucketReport, TowerReport
@@ -57,6 +58,11 @@ def test_whole_batch_goes_eager_where_that_is_cheaper(eager_ms, lengths, eager):
         assert {type(s) for s in steps} == {Replay}
 
 
+def test_exactly_the_factor_is_not_enough():
+    packer = Packer([BUCKETS[0]], cost={BUCKETS[0]: 1.0}, eager_cost=lambda load: WORTH_EAGER)
+    assert isinstance(packer.plan([[64]])[0], Replay)
+
+
 def test_eager_budget_counts_the_steps_it_takes():
     """Cut by the budget into two eager steps, eager is no longer the cheaper way."""
     cost = {"cost": COST, "eager_cost": lambda load: 2.0}
@@ -86,6 +92,23 @@ def test_eager_times_interpolate_and_extrapolate():
     assert eager_times(None) is None
 
 
+def test_the_better_of_two_eager_times_of_a_size_counts():
+    report = report_of({64: 2.0, 128: 4.0})
+    report.buckets += [b.model_copy(update={"eager_ms": 3.0}) for b in report.buckets]
+    at = eager_times(report)
+    assert at is not None
+    assert [at(Load(n, 1, n)) for n in (64, 128)] == [2.0, 3.0]
+
+
+def test_eager_times_of_short_segments_stand_in_for_long_ones():
+    report = report_of({64: 2.0, 128: 4.0})
+    for bucket in report.buckets:
+        bucket.max_segment_len = 16
+    at = eager_times(report)
+    assert at is not None
+    assert [at(Load(128, 8, n)) for n in (16, 128)] == [4.0, 4.0]
+
+
 def test_eager_times_of_long_segments_are_not_those_of_short_ones():
     report = report_of({64: 1.0, 128: 2.0, 256: 9.0})
     short = [b.model_copy(update={"max_segment_len": 32}) for b in report.buckets[1:]]
@@ -99,6 +122,7 @@ def test_eager_times_of_long_segments_are_not_those_of_short_ones():
     assert [at(Load(256, 8, n)) for n in (8, 32, 33, 256)] == [3.0, 3.0, 9.0, 9.0]
     assert [at(Load(n, 8, 8)) for n in (64, 127, 192, 512)] == [1.0, 1.984375, 2.25, 6.0]
     assert at(Load(512, 2, 256)) == 18.0
+    assert [at(Load(128, 8, n)) for n in (8, 128)] == [1.5, 2.0]  # the smallest with both
 
 
 @pytest.mark.parametrize(("prune", "eager"), [(True, {"slower_than_eager": 1}), (False, {})])

@@ -11,7 +11,6 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tensorrt_llm_ext.graphs.memory_model import (
-    MIB,
     CachingAllocator,
     MemoryEvent,
     memory_events,
@@ -19,6 +18,7 @@ from tensorrt_llm_ext.graphs.memory_model import (
 )
 
 KIB = 1 << 10
+MIB = 1 << 20
 
 
 def events_of(body, *, conv_scratch: bool = False) -> list[MemoryEvent]:

@@ -213,6 +213,7 @@ def test_decisions(items, expected):
         ([], True, 8, EagerReason.OFF),
         ([Bucket(64, 4)], True, 68, EagerReason.TOO_MANY_TOKENS),
         ([Bucket(64, 4, 16)], True, 20, EagerReason.SEGMENT_TOO_LONG),
+        ([Bucket(64, 1, 16)], True, 20, EagerReason.SEGMENT_TOO_LONG),
         ([Bucket(64, 4, 16), Bucket(128, 4, 16)], True, 72, EagerReason.SEGMENT_TOO_LONG),
         ([Bucket(64, 4)], False, 60, EagerReason.NO_EXACT_BUCKET),
         ([Bucket(32, 4), Bucket(64, 4)], False, 48, EagerReason.NO_EXACT_BUCKET),
@@ -256,6 +257,10 @@ def test_without_padding_only_exact_sizes(items, expected):
 def test_eager_steps_are_cut_at_the_eager_budget():
     steps = packer([], eager_token_budget=100).plan([(40, 40, 40), (100,), (300,), (4,)])
     assert [s.segment_lengths for s in steps] == [(40, 40), (40,), (100,), (300,), (4,)]
+    steps = packer([], eager_token_budget=100).plan([(60, 41, 60), (30, 10, 1)])
+    assert [s.segment_lengths for s in steps] == [(60,), (41,), (60, 30, 10), (1,)]
+    (step,) = packer([], eager_token_budget=100).plan([(60, 40)])
+    assert step.segment_lengths == (60, 40)
 
 
 def test_eager_steps_are_cut_where_the_reason_changes():
@@ -266,6 +271,12 @@ def test_eager_steps_are_cut_where_the_reason_changes():
         (EagerReason.TOO_MANY_TOKENS, (100,)),
         (EagerReason.SEGMENT_TOO_LONG, (24,)),
     ]
+
+
+def test_segments_of_one_item_that_are_no_neighbours_are_not_joined():
+    steps = packer([Bucket(64, 2)]).plan([(8, 60, 12)])
+    assert summary(steps) == [(64, (60,)), (64, (12, 8))]
+    covered([(8, 60, 12)], steps)
 
 
 def test_neighbours_of_different_items_are_not_joined():
@@ -279,6 +290,12 @@ def test_plan_is_cached_by_layout():
     first = planner.plan([(8, 8)])
     assert planner.plan([[8, 8]]) is first
     assert planner.plan([(8,), (8,)]) is not first  # same segments, other items
-    for n in range(300):
-        planner.plan([(4 * (n + 4),)])
-    assert planner.plan([(8, 8)]) is not first  # bounded
+
+
+@pytest.mark.parametrize(("others", "kept"), [(255, True), (256, False)])
+def test_256_plans_are_kept(others, kept):
+    planner = packer([])
+    first = planner.plan([(4,)])
+    for n in range(others):
+        planner.plan([(8, 4 * (n + 1))])
+    assert (planner.plan([(4,)]) is first) is kept

@@ -194,3 +194,6 @@ def test_what_replaces_it_has_to_be_kept_and_to_serve_all_of_it() -> None:
     assert overtaken((Bucket(64, 4, 32), 1.0), (Bucket(128, 4, 128), 1.0)) == {
         Bucket(64, 4, 32): "128x4 is as fast"
     }
+    assert overtaken((Bucket(64, 4, 16), 1.0), (Bucket(128, 4, 32), 1.0)) == {
+        Bucket(64, 4, 16): "128x4 is as fast"
+    }

@@ -21,6 +21,12 @@ def changed(source: str) -> set[str]:
     return {mutant.mutated for mutant in mutants_of("m.py", source)}
 
 
+def test_every_survivor_in_the_record_has_a_reason() -> None:
+    command = [sys.executable, SCRIPTS / "mutation_test.py", "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(
     ("source", "mutated"),
     [
@@ -196,11 +202,15 @@ def test_toy(tmp_path: Path) -> None:
     toy.explain()
     status, out = toy.run()
     assert (status, "0 to run" in out) == (0, True)
-    assert toy.run("--check")[0] == 0
+    assert toy.run("--check") == (0, "every survivor has its reason\n")
 
     # A better test and a changed line: what they touch runs again, reasons that are left are kept.
     toy.tests.write_text(TOY_TESTS.replace("clamp, ", "clamp, never_called, ") + MORE_TESTS)
     status, out = toy.run()
+    assert (status, "without a mutant" in out) == (0, True)
+    assert {entry["function"] for entry in toy.survivors()} == {"clamp", "never_called"}
+    status, out = toy.run("--again")
+    assert "without a mutant" not in out
     assert [entry["function"] for entry in toy.survivors()] == ["clamp"]
     assert out.count("reason without a survivor: mod.py::never_called") == 3
     assert status == 1
@@ -208,6 +218,7 @@ def test_toy(tmp_path: Path) -> None:
     toy.module.write_text(TOY.replace("if n > LIMIT", "if LIMIT < n"))
     status, out = toy.run("--check")
     assert (status, out.count("no such mutant any more")) == (1, 1)
+    assert "not run since a change: mod.py" in out
 
 
 MORE_TESTS = """
