@@ -65,7 +65,8 @@ def capture_within_limits(
     out: list[BucketReport] = []
     judged = False
     while True:
-        times = _capture_all(runner, backend, remaining, report.modality)
+        judge = None if judged else _Judge(runner, config, report.modality)
+        times, losers = _capture_all(runner, backend, remaining, report.modality, judge)
         taken = _taken(runner, backend, before)
         if cap is not None and taken > cap:
             runner.release()
@@ -80,7 +81,6 @@ def capture_within_limits(
                 )
             remaining = keep
             continue
-        losers = {} if judged else _losers(runner, times, config, report.modality)
         judged = True
         out += [_line(b, times[b], reason, kept=False) for b, reason in losers.items()]
         keep = [b for b in remaining if b not in losers]
@@ -88,8 +88,6 @@ def capture_within_limits(
             runner.release()  # memory goes with the largest bucket
             remaining = keep
             continue
-        for bucket in losers:
-            runner.drop(bucket)
         break
     report.buckets = _sorted([*out, *(_line(b, times[b], _verdict(times[b])) for b in keep)])
     if not keep:
@@ -108,47 +106,53 @@ def _within(share: float, buckets: Sequence[Bucket]) -> list[Bucket]:
     return [b for b in buckets[:-1] if b.num_tokens <= limit] or list(buckets[:-1][:1])
 
 
-def _losers(
-    runner: MultimodalEncoderGraphRunner[Any],
-    times: Mapping[Bucket, CaptureTimes],
-    config: MultimodalEncoderCudaGraphConfig,
-    modality: str,
-) -> dict[Bucket, str]:
-    """Buckets that must not be used, and why."""
-    losers = {}
-    for bucket, t in times.items():
-        if config.self_check and (wrong := runner.self_check(bucket)):
-            losers[bucket] = f"self-check failed: {', '.join(wrong)}"
+class _Judge:
+    """Which buckets must not be used, told as each is captured, the largest first.
+
+    Those go at once: the driver keeps the memory of a graph that is gone for the next one.
+    """
+
+    def __init__(
+        self,
+        runner: MultimodalEncoderGraphRunner[Any],
+        config: MultimodalEncoderCudaGraphConfig,
+        modality: str,
+    ) -> None:
+        self._runner = runner
+        self._config = config
+        self._modality = modality
+        self._kept: dict[Bucket, CaptureTimes] = {}
+
+    def why_not(self, bucket: Bucket, times: CaptureTimes) -> str:
+        """Why a bucket must not be used; empty where it may."""
+        prune = self._config.prune_slower_than_eager
+        if self._config.self_check and (wrong := self._runner.self_check(bucket)):
             logger.error(
                 "encoder %s: bucket %s is dropped: a replay does not equal the eager run in %s",
-                modality,
+                self._modality,
                 bucket.label,
                 ", ".join(wrong),
             )
-        elif config.prune_slower_than_eager and t.slower_than_eager:
-            losers[bucket] = "slower than eager"
-    if config.prune_slower_than_eager and config.enable_padding:
-        kept = [b for b in times if b not in losers]
-        losers.update(_overtaken({b: times[b] for b in kept if times[b].accelerated}))
-    return losers
+            return f"self-check failed: {', '.join(wrong)}"
+        if prune and times.slower_than_eager:
+            return "slower than eager"
+        if prune and self._config.enable_padding and times.accelerated:
+            as_fast = _overtaking(bucket, times, self._kept)
+            if as_fast is not None:
+                return f"{as_fast.label} is as fast"
+        self._kept[bucket] = times
+        return ""
 
 
-def _overtaken(times: Mapping[Bucket, CaptureTimes]) -> dict[Bucket, str]:
-    """Buckets that a larger one replaces at no cost: time does not grow evenly with the tokens."""
-    reasons: dict[Bucket, str] = {}
-    larger: list[Bucket] = []
-    for bucket in sorted(times, reverse=True):
-        for other in larger:
-            load = Load(bucket.num_tokens, bucket.max_segments, _longest(bucket))
-            if (
-                other.rejects(load) is None
-                and times[other].replay_ms <= AS_FAST * times[bucket].replay_ms
-            ):
-                reasons[bucket] = f"{other.label} is as fast"
-                break
-        else:
-            larger.append(bucket)
-    return reasons
+def _overtaking(
+    bucket: Bucket, times: CaptureTimes, larger: Mapping[Bucket, CaptureTimes]
+) -> Bucket | None:
+    """A larger bucket that replaces one at no cost: time does not grow evenly with the tokens."""
+    load = Load(bucket.num_tokens, bucket.max_segments, _longest(bucket))
+    for other, its in larger.items():
+        if other.rejects(load) is None and its.replay_ms <= AS_FAST * times.replay_ms:
+            return other
+    return None
 
 
 def _longest(bucket: Bucket) -> int:
@@ -187,10 +191,13 @@ def _capture_all(
     backend: GraphBackend,
     buckets: Sequence[Bucket],
     modality: str,
-) -> dict[Bucket, CaptureTimes]:
+    judge: _Judge | None,
+) -> tuple[dict[Bucket, CaptureTimes], dict[Bucket, str]]:
+    """Times of all buckets, and those that the judge refused, which are dropped, with reasons."""
     from tqdm import tqdm  # here, so that importing the towers needs torch, numpy and pydantic only
 
     times: dict[Bucket, CaptureTimes] = {}
+    losers: dict[Bucket, str] = {}
     before = backend.memory_in_use(settled=False)
     progress = tqdm(total=len(buckets), disable=not sys.stderr.isatty(), unit="bucket")
     with progress:
@@ -199,10 +206,14 @@ def _capture_all(
                 now = backend.memory_in_use(settled=False)
                 took, before = took._replace(memory_bytes=max(now - before, 0)), now
             times[bucket] = took
+            reason = judge.why_not(bucket, took) if judge else ""
+            if reason:
+                runner.drop(bucket)
+                losers[bucket] = reason
             progress.set_description(f"Capturing {modality} encoder graphs: {bucket.label}")
             progress.update()
             logger.debug("captured %s bucket %s in %.1f ms", modality, bucket, took.capture_ms)
-    return times
+    return times, losers
 
 
 def replay_times(report: TowerReport | None) -> dict[Bucket, float] | None:

@@ -254,6 +254,21 @@ def test_what_first_runs_load_is_not_the_graphs_memory(accelerated):
     assert events[: 2 + 2 * accelerated] == [*runs, "memory", *runs, "memory now"]
 
 
+def test_what_is_not_used_goes_before_the_next_capture():
+    """The driver keeps the memory of a graph that is gone for the next one."""
+
+    class Watching(SpyBackend):
+        def capture(self, body, *, warmup_steps):
+            there.append(sorted(self.alive))
+            return super().capture(body, warmup_steps=warmup_steps)
+
+    there: list[list[int]] = []
+    backend = Watching(accelerated=True, times=lambda n: (max(n, 192) / 100, 9.0))
+    _, report = capture(backend)
+    assert kept(report) == [192, 256]
+    assert there == [[], [256], [192, 256], [192, 256]]
+
+
 def test_all_pruned_gives_everything_back_and_says_so():
     backend = SpyBackend(accelerated=True, times=lambda n: (2.0, 1.0))
     tower, report = capture(backend)

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from tensorrt_llm_ext.graphs.buckets import Bucket
-from tensorrt_llm_ext.graphs.capture import AS_FAST, _overtaken
+from tensorrt_llm_ext.graphs.capture import AS_FAST, _Judge
 from tensorrt_llm_ext.graphs.captured import CaptureTimes
 from tensorrt_llm_ext.graphs.static_backend import StaticGraphBackend
 from tensorrt_llm_ext.graphs.variants import (
@@ -24,6 +24,7 @@ from tensorrt_llm_ext.graphs.variants import (
     capture_fastest,
     signature_of,
 )
+from tensorrt_llm_ext.llmapi.mm_config import MultimodalEncoderCudaGraphConfig
 
 BUCKET = Bucket(64, 4)
 FORMS = ("usual", "other")
@@ -173,7 +174,12 @@ def test_signature_depends_on_shapes_and_dtype() -> None:
 
 
 def overtaken(*buckets: tuple[Bucket, float]) -> dict[Bucket, str]:
-    return _overtaken({b: CaptureTimes(1.0, ms, 9.0) for b, ms in buckets})
+    runner: Any = None  # asked for self-checks alone
+    config = MultimodalEncoderCudaGraphConfig(max_batch_size=8)
+    judge = _Judge(runner, config, "image")
+    ordered = sorted(buckets, reverse=True)
+    reasons = {b: judge.why_not(b, CaptureTimes(1.0, ms, 9.0)) for b, ms in ordered}
+    return {bucket: reason for bucket, reason in reasons.items() if reason}
 
 
 def test_a_bucket_goes_when_the_next_is_as_fast() -> None:
