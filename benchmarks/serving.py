@@ -283,8 +283,8 @@ class Run:
             "memory": self.memory,
             "config": {arm: self.case.yaml_config(graphs=arm == "on") for arm in ("off", "on")},
         }
-        rows = results.summary(self.rungs, self.case.max_tokens)
-        timed = self.device.type == "cuda"
+        rows = results.summary(self.rungs, self.servers, self.case.max_tokens)
+        timed = self.case.timed and self.device.type == "cuda"
         return {
             **results.head_of(self.case, self.device, args.commit, options),
             "rows": rows,

@@ -38,11 +38,14 @@ def same_share(some: Sequence[Answer], others: Sequence[Answer]) -> float:
     return sum(a.text == b.text for a, b in pairs) / len(pairs)
 
 
-def summary(rungs: Iterable[Rung], max_tokens: int) -> list[dict[str, Any]]:
+def summary(
+    rungs: Iterable[Rung], servers: Sequence[dict[str, Any]], max_tokens: int
+) -> list[dict[str, Any]]:
     """A row for each memory and concurrency.
 
     Args:
         rungs: Of all servers.
+        servers: One entry a server: ``memory``, ``arm``, ``kv_tokens``.
         max_tokens: Tokens that every answer must have.
     """
     groups: dict[tuple[str, int], dict[str, list[Rung]]] = {}
@@ -55,8 +58,18 @@ def summary(rungs: Iterable[Rung], max_tokens: int) -> list[dict[str, Any]]:
         if not (arms["off"] and arms["on"]):
             continue
         case = f"{concurrency} at once" + (f", {memory}" if several else "")
-        rows.append({"case": case, **_row(arms, max_tokens)})
+        rows.append({"case": case, **_row(arms, max_tokens), **kv_columns(servers, memory)})
     return rows
+
+
+def kv_columns(servers: Sequence[dict[str, Any]], memory: str) -> dict[str, int]:
+    """Tokens of the KV caches under a memory setting, the median of each arm's servers."""
+    columns = {}
+    for arm in ("off", "on"):
+        tokens = [s["kv_tokens"] for s in servers if (s["memory"], s["arm"]) == (memory, arm)]
+        if tokens:
+            columns[f"KV tokens {arm}"] = int(median(tokens))
+    return columns
 
 
 def _row(arms: dict[str, list[Rung]], max_tokens: int) -> dict[str, Any]:
@@ -125,12 +138,9 @@ def targets(
             name = f"{row['case']}: same greedy answers"
             found.append(_target(name, same, least=100, unit="%"))
     for memory in dict.fromkeys(server["memory"] for server in servers):
-        tokens = {
-            arm: [s["kv_tokens"] for s in servers if (s["memory"], s["arm"]) == (memory, arm)]
-            for arm in ("off", "on")
-        }
-        if tokens["off"] and tokens["on"]:
-            ratio = round(median(tokens["on"]) / median(tokens["off"]), 4)
+        tokens = kv_columns(servers, memory)
+        if len(tokens) == 2:
+            ratio = round(tokens["KV tokens on"] / tokens["KV tokens off"], 4)
             name = f"KV tokens on over off, memory: {memory}"
             found.append(_target(name, ratio, least=KV_BOUND))
     return found

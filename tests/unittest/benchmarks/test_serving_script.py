@@ -96,7 +96,7 @@ def test_a_row_pools_the_runs_of_an_arm() -> None:
         rung("on", 1, answers("a", "x", ttft=0.07)),
         rung("off", 1, answers("a", "b", ttft=0.3)),
     ]
-    (row,) = results.summary(rungs, 16)
+    (row,) = results.summary(rungs, [], 16)
     assert row == {
         "case": "1 at once",
         "requests": 2,
@@ -123,7 +123,7 @@ def test_a_row_pools_the_runs_of_an_arm() -> None:
 def test_memory_settings_have_rows_of_their_own_and_one_arm_has_none() -> None:
     rungs = [rung(arm, 1, answers("a"), m) for m in ("all", "80 GB card") for arm in ("off", "on")]
     rungs.append(rung("off", 10, answers("a")))
-    cases = [row["case"] for row in results.summary(rungs, 16)]
+    cases = [row["case"] for row in results.summary(rungs, [], 16)]
     assert cases == ["1 at once, all", "1 at once, 80 GB card"]
 
 
@@ -133,12 +133,12 @@ def test_wrong_numbers_of_tokens_and_errors_are_counted() -> None:
     broken = [good[0], Answer(status=503, error="server_error")]
     other_prompt = [good[0], Answer("b", 0.1, 1.0, 77, 16)]
     for bad, wrong in ((short, 2), (broken, 1), (other_prompt, 1), (good, 0)):
-        (row,) = results.summary([rung("off", 1, good), rung("on", 1, bad)], 16)
+        (row,) = results.summary([rung("off", 1, good), rung("on", 1, bad)], [], 16)
         assert row["wrong token counts"] == wrong
 
 
 def test_targets() -> None:
-    row = results.summary([rung("off", 8, answers("a")), rung("on", 8, answers("b", ttft=0.2))], 16)
+    rungs = [rung("off", 8, answers("a")), rung("on", 8, answers("b", ttft=0.2))]
     servers = [
         {"memory": m, "arm": a, "kv_tokens": n}
         for m, a, n in (
@@ -148,8 +148,11 @@ def test_targets() -> None:
             ("80 GB card", "on", 97),
         )
     ]
+    rows = results.summary(rungs, servers, 16)
+    assert (rows[0]["KV tokens off"], rows[0]["KV tokens on"]) == (100, 98)
     found = {
-        t["target"]: (t["measured"], t["passed"]) for t in results.targets(row, servers, timed=True)
+        t["target"]: (t["measured"], t["passed"])
+        for t in results.targets(rows, servers, timed=True)
     }
     assert found == {
         "8 at once: TTFT p50 on over off": (2.0, False),
