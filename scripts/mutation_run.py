@@ -54,7 +54,7 @@ class Selection:
             baseline: By test: ``seconds``, and by file the names of the functions that it calls,
                 ``calls``.
             slowest: Seconds of work that a test may take.
-            seconds: For all tests of a mutant, but for those that are about its file.
+            seconds: For a round of tests of a mutant, see ``of``.
         """
         self._folders = folders
         self._baseline = {t: e for t, e in baseline.items() if e["seconds"] <= slowest}
@@ -103,14 +103,11 @@ class Selection:
             ranks = (test != killer, module not in likely, *self._order(test, turns[module]))
             order[test] = ranks
         rounds: list[dict[str, float]] = [{}, {}]
-        spent = 0.0
         for test in sorted(hit, key=order.__getitem__):
             seconds = self._baseline[test]["seconds"]
-            if test == killer or _module(test) in likely:
-                rounds[0][test] = seconds
-            elif spent + seconds <= self._seconds:
-                spent += seconds
-                rounds[1][test] = seconds
+            chosen = rounds[test != killer and _module(test) not in likely]
+            if sum(chosen.values()) + seconds <= self._seconds:
+                chosen[test] = seconds
         return [tests for tests in rounds if tests]
 
     def _order(self, test: str, turn: int) -> tuple[int, int, float, str]:

@@ -400,10 +400,21 @@ def test_layout_cache_is_bounded(monkeypatch):
     build = CountingLayout()
     adapter = make_adapter(build_layout=build)
     inputs = adapter.allocate_inputs(64, CPU)
-    for tag in (0, 1, 2, 0):
+    for tag in (0, 1, 0, 1, 2, 0):
         items = [item((8,), tag)]
         adapter.fill(inputs, items, runs_of(items, (0, 0, 1)))
-    assert len(build.calls) == 4
+    assert [tag for (_, tag), _, _ in build.calls] == [0, 1, 2, 0]
+
+
+def test_layout_that_goes_while_the_step_is_put_together_is_built_again(monkeypatch):
+    monkeypatch.setattr(packed_placement, "LAYOUT_CACHE_BYTES", 3 * 4 * 8 * 2)  # two of 8 tokens
+    adapter = make_adapter()
+    inputs = adapter.allocate_inputs(64, CPU)
+    first, *others = [item((8,), tag) for tag in (0, 1, 2)]
+    adapter.fill(inputs, [first], runs_of([first], (0, 0, 1)))
+    items = [*others, first]
+    adapter.fill(inputs, items, runs_of(items, (0, 0, 1), (1, 0, 1), (2, 0, 1)))
+    assert inputs["position"][::8, 0].tolist() == [1, 2, 0, 0, 0, 0, 0, 0]
 
 
 @pytest.mark.parametrize(
