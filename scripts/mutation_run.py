@@ -54,7 +54,7 @@ class Selection:
             baseline: By test: ``seconds``, and by file the names of the functions that it calls,
                 ``calls``.
             slowest: Seconds of work that a test may take.
-            seconds: For a round of tests of a mutant, see ``of``.
+            seconds: For the tests that are one of some, see ``of``.
         """
         self._folders = folders
         self._baseline = {t: e for t, e in baseline.items() if e["seconds"] <= slowest}
@@ -81,8 +81,8 @@ class Selection:
             killer: The test that killed it in an earlier run; or empty.
 
         Returns:
-            Two rounds: the tests of the files that import the mutated one, which are likely to
-            notice; then the others.
+            Two rounds, empty ones left out: the tests of the file's own and some of test files that
+            import it, which are likely to notice; then some of the others.
         """
         # What no test calls by name may be new, or behind something that is not noticed.
         somewhere = mutant.at_import or (mutant.file, mutant.function) not in self._called
@@ -96,19 +96,18 @@ class Selection:
         turns: Counter[str] = Counter()
         order = {}
         about = re.compile(rf"\b{Path(mutant.file).stem}\b")
-        likely = {name for name, text in self._imports.items() if about.search(text)}
         for test in hit:
             module = _module(test)
             turns[module] += 1
-            ranks = (test != killer, module not in likely, *self._order(test, turns[module]))
-            order[test] = ranks
-        rounds: list[dict[str, float]] = [{}, {}]
+            own = test == killer or Path(module).name == f"test_{mutant.file}"
+            tier = 0 if own else 1 if about.search(self._imports[module]) else 2
+            order[test] = (tier, test != killer, *self._order(test, turns[module]))
+        tiers: list[dict[str, float]] = [{}, {}, {}]
         for test in sorted(hit, key=order.__getitem__):
-            seconds = self._baseline[test]["seconds"]
-            chosen = rounds[test != killer and _module(test) not in likely]
-            if sum(chosen.values()) + seconds <= self._seconds:
+            seconds, chosen = self._baseline[test]["seconds"], tiers[order[test][0]]
+            if not order[test][0] or sum(chosen.values()) + seconds <= self._seconds:
                 chosen[test] = seconds
-        return [tests for tests in rounds if tests]
+        return [tests for tests in (tiers[0] | tiers[1], tiers[2]) if tests]
 
     def _order(self, test: str, turn: int) -> tuple[int, int, float, str]:
         """In turns, a test of each file, as each asks other questions.

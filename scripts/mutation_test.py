@@ -12,9 +12,9 @@ fails while a survivor has no reason, and says which reasons have lost their sur
 
 Mutants (``mutants.py``) run in copies of the tree, never in place. Each gets a fork of a process
 that has collected the tests (``mutation_warm.py``), or, if it changes what an import does, of one
-that has not. There the tests run that call the changed function: for some seconds those
-of test files that import the mutated one, then for as long the others; the fastest of every test
-file, then the next ones. Slow tests do not take part (``mutation_run.py``).
+that has not. There the tests run that call the changed function: those of the file's own, then for
+some seconds those of test files that import it, then for as long the others; the fastest of every
+test file, then the next ones. Slow tests do not take part (``mutation_run.py``).
 
 Results are kept in ``build/mutation`` and used again for as long as the mutated file and the tests
 stay as they are; for a killed mutant only the file with the test that killed it counts, and what
@@ -307,7 +307,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--slowest", type=float, default=2, help="seconds a test may take")
     parser.add_argument(
-        "--seconds", type=float, default=6, help="for tests that import the file; for others"
+        "--seconds", type=float, default=5, help="for tests of files that import it; others"
     )
     parser.add_argument("--cache", default="build/mutation", help="from the root")
     parser.add_argument("--record", default="tests/mutation/survivors.json", help="from the root")
