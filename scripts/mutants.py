@@ -214,6 +214,8 @@ class _Enumerator(ast.NodeVisitor):
         self.visit(test)
 
     def visit_If(self, node: ast.If) -> None:
+        if self._text(node.test) == "TYPE_CHECKING":
+            return  # nothing of it runs
         self._branch(node.test, "True", "False")
         self._suite(node.body, alone=bool(node.orelse))
         self._suite(node.orelse)

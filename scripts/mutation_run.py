@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -29,6 +30,7 @@ _HUNG = 124  # ours
 _COLLECTION = 120  # seconds of work before the first test
 _PATIENCE = 5  # times as long as without a mutant: a test hangs
 _DEADLOCK = 120  # seconds by the clock, for a test that waits and does not work
+_IMPORT = re.compile(r"^(?:from|import) .*", re.MULTILINE)
 _stamps = count(1_000_000_000)
 
 
@@ -36,16 +38,23 @@ class Selection:
     """Which tests call which functions, and how long they take."""
 
     def __init__(
-        self, folders: Sequence[str], baseline: Json, slowest: float, seconds: float
+        self,
+        root: Path,
+        folders: Sequence[str],
+        baseline: Json,
+        *,
+        slowest: float,
+        seconds: float,
     ) -> None:
         """Takes the result of a run without a mutant.
 
         Args:
-            folders: Test folders; those of the first come first.
+            root: Of the tree.
+            folders: Test folders, from there; those of the first come first.
             baseline: By test: ``seconds``, and by file the names of the functions that it calls,
                 ``calls``.
             slowest: Seconds of work that a test may take.
-            seconds: For all tests of a mutant, but for those of the file's own.
+            seconds: For the tests that are one of some, see ``of``.
         """
         self._folders = folders
         self._baseline = {t: e for t, e in baseline.items() if e["seconds"] <= slowest}
@@ -53,6 +62,10 @@ class Selection:
         self._modules: Counter[str] = Counter()
         for test, entry in self._baseline.items():
             self._modules[_module(test)] += entry["seconds"]
+        self._imports = {
+            name: "\n".join(_IMPORT.findall((root / name).read_text("utf-8")))
+            for name in self._modules
+        }
         self._called = {
             (file, function)
             for entry in self._baseline.values()
@@ -68,8 +81,8 @@ class Selection:
             killer: The test that killed it in an earlier run; or empty.
 
         Returns:
-            Two rounds: the tests of the killer's file and of the file's own, which are likely to
-            notice and soon there; then the others.
+            Two rounds, empty ones left out: the tests of the file's own and some of test files that
+            import it, which are likely to notice; then some of the others.
         """
         # What no test calls by name may be new, or behind something that is not noticed.
         somewhere = mutant.at_import or (mutant.file, mutant.function) not in self._called
@@ -82,20 +95,19 @@ class Selection:
         hit.sort(key=lambda test: self._baseline[test]["seconds"])
         turns: Counter[str] = Counter()
         order = {}
+        about = re.compile(rf"\b{Path(mutant.file).stem}\b")
         for test in hit:
-            turns[_module(test)] += 1
-            order[test] = test != killer, *self._order(test, turns[_module(test)])
-        likely = (_module(killer), f"test_{mutant.file}")
-        rounds: list[dict[str, float]] = [{}, {}]
-        spent = 0.0
+            module = _module(test)
+            turns[module] += 1
+            own = test == killer or Path(module).name == f"test_{mutant.file}"
+            tier = 0 if own else 1 if about.search(self._imports[module]) else 2
+            order[test] = (tier, test != killer, *self._order(test, turns[module]))
+        tiers: list[dict[str, float]] = [{}, {}, {}]
         for test in sorted(hit, key=order.__getitem__):
-            module, seconds = _module(test), self._baseline[test]["seconds"]
-            if module in likely or Path(module).name in likely:
-                rounds[0][test] = seconds
-            elif spent + seconds <= self._seconds:
-                spent += seconds
-                rounds[1][test] = seconds
-        return [tests for tests in rounds if tests]
+            seconds, chosen = self._baseline[test]["seconds"], tiers[order[test][0]]
+            if not order[test][0] or sum(chosen.values()) + seconds <= self._seconds:
+                chosen[test] = seconds
+        return [tests for tests in (tiers[0] | tiers[1], tiers[2]) if tests]
 
     def _order(self, test: str, turn: int) -> tuple[int, int, float, str]:
         """In turns, a test of each file, as each asks other questions.

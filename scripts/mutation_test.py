@@ -12,9 +12,9 @@ fails while a survivor has no reason, and says which reasons have lost their sur
 
 Mutants (``mutants.py``) run in copies of the tree, never in place. Each gets a fork of a process
 that has collected the tests (``mutation_warm.py``), or, if it changes what an import does, of one
-that has not. There the tests run that call the changed function: those of the file's own first,
-then for some seconds the fastest of every test file, then the next ones; slow tests do not take
-part (``mutation_run.py``).
+that has not. There the tests run that call the changed function: those of the file's own, then for
+some seconds those of test files that import it, then for as long the others; the fastest of every
+test file, then the next ones. Slow tests do not take part (``mutation_run.py``).
 
 Results are kept in ``build/mutation`` and used again for as long as the mutated file and the tests
 stay as they are; for a killed mutant only the file with the test that killed it counts, and what
@@ -159,7 +159,8 @@ def run(
     with tempfile.TemporaryDirectory(prefix="mutation-") as scratch:
         workshop = Workshop(args.root, args.source, Path(scratch), args.workers, args.grace)
         known = _without_mutants(workshop, history.stamps, cache / "baseline.json")
-        tests = Selection(args.tests, known, args.slowest, args.seconds)
+        limits = {"slowest": args.slowest, "seconds": args.seconds}
+        tests = Selection(args.root, args.tests, known, **limits)
         workshop.warm_up(args.tests)
         outcomes = workshop.run(todo, lambda m: tests.of(m, history[m]["by"]))
         for number, (mutant, outcome) in enumerate(outcomes, start=1):
@@ -306,7 +307,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--slowest", type=float, default=2, help="seconds a test may take")
     parser.add_argument(
-        "--seconds", type=float, default=5, help="for all tests but those of the file's own"
+        "--seconds", type=float, default=5, help="for tests of files that import it; others"
     )
     parser.add_argument("--cache", default="build/mutation", help="from the root")
     parser.add_argument("--record", default="tests/mutation/survivors.json", help="from the root")

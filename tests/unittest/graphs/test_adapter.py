@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensorrt_llm_ext.graphs import packed_placement
-from tensorrt_llm_ext.graphs.adapter import EncoderGraphTensorSpec
+from tensorrt_llm_ext.graphs.adapter import EncoderGraphTensorSpec, PackedEncoderGraphIOAdapter
 from tensorrt_llm_ext.graphs.buckets import Bucket, EagerReason, ladder
 from tensorrt_llm_ext.graphs.layout import Eager, EncoderItem, SegmentRun
 from tensorrt_llm_ext.graphs.packer import Packer
@@ -84,6 +84,23 @@ def test_baked_bound_is_part_of_the_bucket():
         Bucket(64, 4, 64),
         Bucket(128, 4, 128),
     )
+
+
+def test_only_the_ladder_is_refined():
+    size = {"enable_padding": True, "token_budget": 64}
+    ladder_of, given_as = (
+        {"explicit": None, "max_segments": 16},
+        {"explicit": [(64, 16)], "max_segments": None},
+    )
+    short = make_adapter(short_segment_len=8)
+    assert short.buckets(**ladder_of, **size) == (Bucket(64, 16, 8), Bucket(64, 16, 64))
+    assert short.buckets(**given_as, **size) == (Bucket(64, 16),)
+    assert make_adapter().buckets(**ladder_of, **size) == (Bucket(64, 16),)
+    many = {**size, "token_budget": 128}
+    baked = make_adapter(bakes_max_segment_len=True)
+    ladder_of, given_as = {**ladder_of, "max_segments": 20}, {"explicit": [(128, 20)]}
+    assert len(baked.buckets(**ladder_of, **many)) == 3  # 64, and 128 in two
+    assert baked.buckets(**given_as, max_segments=None, **many) == (Bucket(128, 20, 128),)
 
 
 @given(budget=st.integers(4, 5000), segments=st.integers(1, 600))
@@ -198,6 +215,27 @@ def test_fresh_buffers_are_finite():
 def test_layout_input_that_does_not_fit_the_arena(spec):
     with pytest.raises(ValueError, match=r"layout input 'bad' is .* it needs shape"):
         make_adapter(layout_specs={"bad": spec})
+
+
+def test_layout_inputs_need_somebody_who_builds_them():
+    with pytest.raises(ValueError, match=r"\['gain', 'position'\] need build_layout"):
+        make_adapter(build_layout=None)
+
+
+def test_an_encoder_without_layout_merger_or_learned_tokens():
+    spec = EncoderGraphTensorSpec((IN,), torch.float32)
+    adapter = PackedEncoderGraphIOAdapter(row_specs={"x": spec}, output_specs={"y": spec})
+    (bucket,) = adapter.buckets(
+        explicit=[(7, 2)], max_segments=None, token_budget=7, enable_padding=False
+    )
+    assert bucket == Bucket(7, 2)
+    assert adapter.buckets(explicit=None, max_segments=9, token_budget=3, enable_padding=True) == (
+        Bucket(3, 3),
+    )
+    inputs = adapter.allocate_inputs(7, CPU)
+    items = [item((3,))]
+    adapter.fill(inputs, items, runs_of(items, (0, 0, 1)))
+    assert inputs["x"][:, 0].tolist() == [0, 1, 2, 0, 0, 0, 0]
 
 
 # ---- fill and read ---------------------------------------------------------------------------
@@ -374,6 +412,26 @@ class CountingLayout:
         return fake_layout(*args)
 
 
+def test_clear_zeroes_the_rows_of_those_tokens():
+    coarse = EncoderGraphTensorSpec((IN,), torch.float32, 4)
+    adapter = make_adapter(row_specs={"x": coarse})
+    inputs = adapter.allocate_inputs(16, CPU)
+    inputs["x"].fill_(1)
+    inputs["layout"].fill_(1)
+    adapter.clear(inputs, 4, 12)
+    assert inputs["x"].any(1).tolist() == [True, False, False, True]
+    assert inputs["layout"].any(1).tolist() == [True] * 4 + [False] * 8 + [True] * 4
+
+
+def test_fill_clears_all_behind_a_step_of_coarse_rows():
+    adapter = make_adapter(row_specs={"x": EncoderGraphTensorSpec((IN,), torch.float32, 4)})
+    inputs = adapter.allocate_inputs(64, CPU)
+    inputs["x"].fill_(2)
+    items = [EncoderItem((8,), {"x": torch.ones(2, IN)}, ((8,), 0))]
+    adapter.fill(inputs, items, runs_of(items, (0, 0, 1)))
+    assert inputs["x"][:, 0].tolist() == [1, 1] + [0] * 14
+
+
 def test_layout_is_built_once_per_geometry():
     build = CountingLayout()
     adapter = make_adapter(build_layout=build)
@@ -400,10 +458,21 @@ def test_layout_cache_is_bounded(monkeypatch):
     build = CountingLayout()
     adapter = make_adapter(build_layout=build)
     inputs = adapter.allocate_inputs(64, CPU)
-    for tag in (0, 1, 2, 0):
+    for tag in (0, 1, 0, 1, 2, 0):
         items = [item((8,), tag)]
         adapter.fill(inputs, items, runs_of(items, (0, 0, 1)))
-    assert len(build.calls) == 4
+    assert [tag for (_, tag), _, _ in build.calls] == [0, 1, 2, 0]
+
+
+def test_layout_that_goes_while_the_step_is_put_together_is_built_again(monkeypatch):
+    monkeypatch.setattr(packed_placement, "LAYOUT_CACHE_BYTES", 3 * 4 * 8 * 2)  # two of 8 tokens
+    adapter = make_adapter()
+    inputs = adapter.allocate_inputs(64, CPU)
+    first, *others = [item((8,), tag) for tag in (0, 1, 2)]
+    adapter.fill(inputs, [first], runs_of([first], (0, 0, 1)))
+    items = [*others, first]
+    adapter.fill(inputs, items, runs_of(items, (0, 0, 1), (1, 0, 1), (2, 0, 1)))
+    assert inputs["position"][::8, 0].tolist() == [1, 2, 0, 0, 0, 0, 0, 0]
 
 
 @pytest.mark.parametrize(

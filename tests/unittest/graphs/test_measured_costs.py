@@ -8,7 +8,7 @@ import pytest
 
 from tensorrt_llm_ext.graphs.buckets import Bucket, EagerReason, Load
 from tensorrt_llm_ext.graphs.capture import eager_times
-from tensorrt_llm_ext.graphs.captured import WORTH_EAGER
+from tensorrt_llm_ext.graphs.captured import WORTH_EAGER, CaptureTimes
 from tensorrt_llm_ext.graphs.layout import Eager, Replay
 from tensorrt_llm_ext.graphs.packer import Packer
 from tensorrt_llm_ext.graphs.report import BucketReport, TowerReport
@@ -59,6 +59,7 @@ def test_whole_batch_goes_eager_where_that_is_cheaper(eager_ms, lengths, eager):
 
 
 def test_exactly_the_factor_is_not_enough():
+    assert not CaptureTimes(0.0, 1.0, WORTH_EAGER).slower_than_eager
     packer = Packer([BUCKETS[0]], cost={BUCKETS[0]: 1.0}, eager_cost=lambda load: WORTH_EAGER)
     assert isinstance(packer.plan([[64]])[0], Replay)
 

@@ -72,6 +72,20 @@ def test_what_lives_on_does_not_go() -> None:
     assert kept[0].numel() == 4 * KIB
 
 
+def test_two_results_on_one_storage_come_once() -> None:
+    library = torch.library.Library("memory_model_test", "FRAGMENT")
+    library.define("twins(Tensor x) -> (Tensor, Tensor)")
+
+    def twins(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x.clone()
+        return y, y.view(-1)
+
+    library.impl("twins", twins, "CPU")
+    given = make(4)
+    events = memory_events(lambda: torch.ops.memory_model_test.twins(given), conv_scratch=False)
+    assert events == [(1, 4 * KIB), (1, 0)]
+
+
 @pytest.mark.parametrize("scratch", [True, False])
 def test_scratch_of_convolutions(scratch: bool) -> None:
     with FakeTensorMode():
@@ -165,6 +179,17 @@ def test_nothing_overlaps_and_nothing_is_lost() -> None:
     for block in held:
         allocator.free(block)
     assert all(b.before is b.after is None for b in allocator._free)
+
+
+def test_a_request_that_a_block_fits_leaves_nothing() -> None:
+    allocator = CachingAllocator()
+    allocator.allocate(16 * MIB)
+    assert allocator._free == []
+
+
+def test_play_reuses_what_went() -> None:
+    events = [MemoryEvent(1, 16 * MIB), MemoryEvent(1, 0), MemoryEvent(2, 16 * MIB)]
+    assert CachingAllocator().play(events) == 16 * MIB
 
 
 def test_play_says_what_was_added_and_frees_what_lived_on() -> None:

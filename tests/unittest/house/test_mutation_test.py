@@ -58,6 +58,7 @@ def test_every_survivor_in_the_record_has_a_reason() -> None:
         ("a.clear()", {"pass"}),
         ("x = True", set()),
         ("x = f'{a + 1} items'", set()),
+        ("if TYPE_CHECKING:\n    a = 1 + 1", set()),
         ("def f():\n    return a", set()),  # leaves at its end, not early
     ],
 )

@@ -1,0 +1,26 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""A captured bucket: layouts that it holds already are not brought in again."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import torch
+
+from tensorrt_llm_ext.graphs.captured import CapturedBucket
+
+
+def test_an_equal_layout_is_not_brought_in_again():
+    metadata = SimpleNamespace(lengths=torch.zeros(2, dtype=torch.int32))
+    addresses = {"lengths": metadata.lengths.data_ptr()}
+    bucket = CapturedBucket(None, None, {}, {}, metadata, addresses)
+    brought = []
+
+    def refresh(metadata, layout):
+        brought.append(layout)
+        metadata.lengths.copy_(torch.tensor(layout))
+
+    for layout in [(8, n) for n in (4, 4, 6, 4)]:
+        bucket.refresh(layout, refresh)
+    assert brought == [(8, 4), (8, 6), (8, 4)]
