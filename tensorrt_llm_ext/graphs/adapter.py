@@ -131,16 +131,17 @@ class EncoderGraphIOAdapter(abc.ABC):
     def pad(self, bucket: Bucket, segment_lengths: AttentionLayout) -> AttentionLayout:
         """Segment lengths that fill the bucket: the real ones, then the slack in pieces."""
 
-    def full_layout(self, bucket: Bucket) -> AttentionLayout:
-        """What the bucket is timed with: it is filled evenly."""
-        return self.pad(bucket, bucket.even_segments)
+    def layout_of(self, bucket: Bucket, segments: tuple[int, ...] = ()) -> AttentionLayout:
+        """What a bucket holds that has segments of these lengths and slack, by default slack alone.
 
-    def idle_layout(self, bucket: Bucket) -> AttentionLayout:
-        """What the bucket is warmed up and captured with: nothing but slack, in short pieces.
-
-        The kernels are the same, and one long segment would keep them busy for nothing.
+        Warm-ups and captures go by slack: the kernels are the same, and one long segment would keep
+        them busy for nothing.
         """
-        return self.pad(bucket, self.segment_lengths((), ()))
+        return self.pad(bucket, segments)
+
+    def attending_pairs(self, layout: AttentionLayout) -> int:
+        """Pairs of tokens that attend to each other, which is what attention takes time for."""
+        return sum(length * length for length in layout)
 
     @property
     def arena_specs(self) -> Mapping[str, EncoderGraphTensorSpec]:

@@ -11,6 +11,7 @@ _FINE_STEP = 64  # tokens between buckets up to _FINE_LIMIT
 _FINE_LIMIT = 512
 _STEPS_PER_OCTAVE = 8  # above it; bounds the padding at 1/8 of the real tokens
 _FEW_SEGMENTS = 8
+_FEWEST_SEGMENTS = 4
 SLACK_SEGMENTS = 4
 """Pieces that the slack of a bucket is cut into, at most."""
 
@@ -64,13 +65,23 @@ class Bucket(NamedTuple):
         return f"{self.num_tokens}x{self.max_segments}"
 
     @property
+    def longest_segment(self) -> int:
+        """Rows of the longest segment that it can replay."""
+        return self.num_tokens if self.max_segment_len is None else self.max_segment_len
+
+    @property
     def even_segments(self) -> tuple[int, ...]:
-        """Lengths that fill it evenly, but for a rest: few and long where it is for long ones."""
+        """Lengths that fill it evenly, but for a rest: few and long where it is for long ones.
+
+        Four at least: attention within one segment takes four times as long, and adds nothing to
+        what a timing says (``costs``).
+        """
         if self.max_segment_len is None:
             size = max(1, self.num_tokens // self.max_segments)
         else:
-            fewest = -(-self.num_tokens // self.max_segment_len)
-            size = min(self.max_segment_len, self.num_tokens // min(fewest, self.max_segments))
+            few = max(_FEWEST_SEGMENTS, -(-self.num_tokens // self.max_segment_len))
+            few = min(few, self.max_segments, self.num_tokens)
+            size = min(self.max_segment_len, self.num_tokens // few)
         return (size,) * min(self.max_segments, self.num_tokens // size)
 
     def rejects(self, load: Load, *, exact: bool = False) -> EagerReason | None:

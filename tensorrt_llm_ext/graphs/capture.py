@@ -7,16 +7,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from ..llmapi.mm_config import MultimodalEncoderCudaGraphConfig
 from .backends import GraphBackend
 from .buckets import Bucket, Load
 from .captured import CaptureTimes
+from .costs import attention_ns
 from .memory import free_memory
 from .report import BucketReport, TowerReport
 from .runner import CaptureError, MultimodalEncoderGraphRunner
@@ -90,6 +90,8 @@ def capture_within_limits(
             continue
         break
     report.buckets = _sorted([*out, *(_line(b, times[b], _verdict(times[b])) for b in keep)])
+    if keep and backend.accelerated:
+        report.attention_ns = attention_ns(runner, keep)
     if not keep:
         runner.release()
         report.status, report.reason = "eager", "every bucket was dropped, see their reasons"
@@ -148,15 +150,11 @@ def _overtaking(
     bucket: Bucket, times: CaptureTimes, larger: Mapping[Bucket, CaptureTimes]
 ) -> Bucket | None:
     """A larger bucket that replaces one at no cost: time does not grow evenly with the tokens."""
-    load = Load(bucket.num_tokens, bucket.max_segments, _longest(bucket))
+    load = Load(bucket.num_tokens, bucket.max_segments, bucket.longest_segment)
     for other, its in larger.items():
         if other.rejects(load) is None and its.replay_ms <= AS_FAST * times.replay_ms:
             return other
     return None
-
-
-def _longest(bucket: Bucket) -> int:
-    return bucket.num_tokens if bucket.max_segment_len is None else bucket.max_segment_len
 
 
 def _verdict(times: CaptureTimes) -> str:
@@ -214,77 +212,6 @@ def _capture_all(
             progress.update()
             logger.debug("captured %s bucket %s in %.1f ms", modality, bucket, took.capture_ms)
     return times, losers
-
-
-def replay_times(report: TowerReport | None) -> dict[Bucket, float] | None:
-    """Measured cost of the kept buckets.
-
-    Args:
-        report: Report of the capture.
-
-    Returns:
-        Milliseconds by bucket; None where replay times say nothing.
-    """
-    if report is None or not report.accelerated:
-        return None
-    return {
-        Bucket(b.num_tokens, b.max_segments, b.max_segment_len): b.replay_ms
-        for b in report.buckets
-        if b.kept and b.replay_ms is not None
-    }
-
-
-def eager_times(report: TowerReport | None) -> Callable[[Load], float] | None:
-    """Measured cost of eager runs.
-
-    Buckets for short segments were measured with short ones, the others with the longest that fit:
-    attention among 4096 tokens takes many times that of 4096 tokens in short segments.
-
-    Args:
-        report: Report of the capture.
-
-    Returns:
-        Load -> milliseconds, linear between the measured buckets of its kind and beyond the last;
-        None where times say nothing.
-    """
-    if report is None or not report.accelerated:
-        return None
-    long: dict[int, float] = {}
-    short: dict[int, float] = {}
-    bounds: dict[int, int] = {}
-    for b in report.buckets:
-        if b.eager_ms is None:
-            continue
-        times = long
-        if b.max_segment_len is not None and b.max_segment_len < b.num_tokens:
-            bounds[b.num_tokens], times = b.max_segment_len, short
-        times[b.num_tokens] = min(b.eager_ms, times.get(b.num_tokens, b.eager_ms))
-    if not long and not short:
-        return None
-    # Sorted once: the packer asks for every new layout.
-    of_long, of_short = _curve(long or short), _curve(short or long)
-    sizes = sorted(bounds)
-    longest = [bounds[n] for n in sizes]
-
-    def at(load: Load) -> float:
-        size = load.num_tokens
-        known = sizes and size >= sizes[0]
-        is_short = known and load.longest_segment <= np.interp(size, sizes, longest)
-        return of_short(size) if is_short else of_long(size)
-
-    return at
-
-
-def _curve(values: Mapping[int, float]) -> Callable[[int], float]:
-    """Linear between what is known by tokens, in proportion to them beyond the last."""
-    tokens, known = zip(*sorted(values.items()), strict=True)
-
-    def at(num_tokens: int) -> float:
-        if num_tokens > tokens[-1]:
-            return float(known[-1] * num_tokens / tokens[-1])
-        return float(np.interp(num_tokens, tokens, known))
-
-    return at
 
 
 def _line(

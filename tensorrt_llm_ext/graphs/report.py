@@ -11,6 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from .buckets import Bucket
 from .layout import Replay, Step
 
 
@@ -30,6 +31,11 @@ class BucketReport(BaseModel):
     kept: bool = Field(description="Whether requests can replay it.")
     reason: str = Field(description="Why it was kept or dropped.")
 
+    @property
+    def bucket(self) -> Bucket:
+        """Its shape."""
+        return Bucket(self.num_tokens, self.max_segments, self.max_segment_len)
+
 
 class TowerReport(BaseModel):
     """One tower's capture."""
@@ -41,6 +47,11 @@ class TowerReport(BaseModel):
     attention: str = Field("", description="Attention inside the graphs.")
     accelerated: bool = Field(False, description="Whether replays are meant to be faster.")
     buckets: list[BucketReport] = Field(default_factory=list, description="Ascending.")
+    attention_ns: float = Field(
+        0.0,
+        description="Nanoseconds for each pair of tokens that attend to each other, all layers: in "
+        "every bucket the same, so that no choice depends on it. 0: unknown.",
+    )
     capture_seconds: float = Field(0.0, description="All buckets, timing included.")
     graph_memory_bytes: int = Field(
         0, description="Graphs, pool and static buffers: device memory taken by the capture."

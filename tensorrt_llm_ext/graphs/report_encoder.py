@@ -4,10 +4,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from .buckets import Bucket, Load
+from .costs import replay_times
 from .report import BucketReport, TowerReport
 from .report_text import show_bytes, show_ms, show_number, show_seconds, show_tokens
 from .svg_charts import (
@@ -105,46 +106,35 @@ def _times(buckets: Sequence[BucketReport], which: str) -> Series:
 
 def _is_short(b: BucketReport, tower: TowerReport) -> bool:
     """The variant for many short segments, where a size has two."""
-    twins = [o for o in tower.buckets if o.num_tokens == b.num_tokens]
-    return len(twins) > 1 and _longest(b) < max(map(_longest, twins))
+    twins = [o.bucket for o in tower.buckets if o.num_tokens == b.num_tokens]
+    return b.bucket.longest_segment < max(twin.longest_segment for twin in twins)
 
 
-def _longest(b: BucketReport) -> int:
-    return b.num_tokens if b.max_segment_len is None else b.max_segment_len
-
-
-def padding_spans(
-    buckets: Sequence[BucketReport], *, measured: bool
-) -> list[tuple[int, int, BucketReport]]:
+def padding_spans(costs: Mapping[Bucket, float]) -> list[tuple[int, int, Bucket]]:
     """Which bucket a request that comes alone replays in.
 
     Args:
-        buckets: Those that can be replayed.
-        measured: Their times say which is cheaper; else the smaller one is.
+        costs: Of the buckets that can be replayed.
 
     Returns:
         (smallest request, largest request, bucket): ranges of tokens, ascending and without gaps
         up to the largest bucket.
     """
-
-    def cost(b: BucketReport) -> float:
-        return b.replay_ms if measured and b.replay_ms is not None else b.num_tokens
-
-    longest = max(map(_longest, buckets), default=1)
-    ends = {b.num_tokens for b in buckets} | {min(_longest(b), b.num_tokens) for b in buckets}
-    spans: list[tuple[int, int, BucketReport]] = []
+    longest = max((b.longest_segment for b in costs), default=1)
+    ends = {b.num_tokens for b in costs} | {min(b.longest_segment, b.num_tokens) for b in costs}
+    spans: list[tuple[int, int, Bucket]] = []
     for end in sorted(ends):
         # A request longer than any segment may be (audio) is cut into the longest there are.
         load = Load(end, -(-end // longest), min(end, longest))
-        fitting = [b for b in buckets if _shape(b).rejects(load) is None]
+        fitting = [b for b in costs if b.rejects(load) is None]
         if fitting:
             start = spans[-1][1] + 1 if spans else 1
-            spans.append((start, end, min(fitting, key=cost)))
+            spans.append((start, end, min(fitting, key=costs.__getitem__)))
     return spans
 
 
 def _waste_chart(tower: TowerReport, kept: Sequence[BucketReport], name: str) -> Iterable[str]:
-    spans = padding_spans(kept, measured=tower.accelerated)
+    spans = padding_spans(replay_times(tower) or {b.bucket: b.num_tokens for b in kept})
     if not spans:
         return
     low = max(1, spans[0][2].num_tokens // 4)
@@ -172,7 +162,7 @@ def _waste_chart(tower: TowerReport, kept: Sequence[BucketReport], name: str) ->
     yield _figure("Padding by request size", caption, chart)
 
 
-def _good_from(spans: Sequence[tuple[int, int, BucketReport]]) -> str:
+def _good_from(spans: Sequence[tuple[int, int, Bucket]]) -> str:
     """From which size on the padding stays small, if it does."""
     start = None
     for first, _, b in reversed(spans):
@@ -258,12 +248,8 @@ def _figure(title: str, caption: str, content: str) -> str:
     )
 
 
-def _shape(b: BucketReport) -> Bucket:
-    return Bucket(b.num_tokens, b.max_segments, b.max_segment_len)
-
-
 def _label(b: BucketReport) -> str:
-    return _shape(b).label
+    return b.bucket.label
 
 
 def _extent(buckets: Sequence[BucketReport]) -> tuple[int, int]:

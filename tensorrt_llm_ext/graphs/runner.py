@@ -25,7 +25,7 @@ from .captured import (
 from .layout import AttentionLayout, EncoderItem, Replay
 from .prepared import PreparedReplay
 from .staging import HeldInputs
-from .variants import VariantChoices, settle
+from .variants import TIMED_RUNS, VariantChoices, rehearse, settle
 
 M = TypeVar("M")
 
@@ -72,7 +72,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         """
         self._encoder_fn = encoder_fn
         self._provider = metadata_provider
-        self._adapter = adapter
+        self.adapter = adapter
         self._backend = backend
         self._device = device
         self._eager_metadata = eager_metadata
@@ -124,34 +124,25 @@ class MultimodalEncoderGraphRunner(Generic[M]):
                     f"capture of bucket {bucket.label} failed: {type(error).__name__}: {error}"
                 ) from error
             if self._held is None:
-                self._held = HeldInputs(self._inputs, partial(self._adapter.clear, self._inputs))
+                self._held = HeldInputs(self._inputs, partial(self.adapter.clear, self._inputs))
             yield bucket, times
 
     def rehearse(self, buckets: Iterable[Bucket]) -> None:
-        """Runs a bucket of each form once, uncaptured: libraries and workspaces are loaded then."""
-        seen: set[object] = set()
+        """Runs a bucket of each form once, see ``variants.rehearse``."""
+        parts = self.adapter, self._provider, self._backend, self._encoder_fn
         with plain_mode(self._device):
-            for bucket in sorted(buckets, reverse=True):
-                metadata = self._provider.build(bucket, self._adapter.num_segment_slots(bucket))
-                self._provider.refresh_in_place(metadata, self._adapter.idle_layout(bucket))
-                for variant in self._backend.variants(bucket.num_tokens):
-                    form = getattr(metadata, "attention", None), variant
-                    if form not in seen:
-                        seen.add(form)
-                        inputs = self._adapter.allocate_inputs(bucket.num_tokens, self._device)
-                        body = partial(run_encoder, self._encoder_fn, inputs, metadata)
-                        with self._backend.in_variant(variant):
-                            self._backend.run(body)
+            rehearse(buckets, *parts, self._device)
 
     def _capture_one(self, bucket: Bucket) -> CaptureTimes:
-        adapter, backend = self._adapter, self._backend
+        adapter, backend = self.adapter, self._backend
         if not self._inputs:
             self._arena_tokens = bucket.num_tokens  # the largest comes first
             self._inputs = adapter.allocate_inputs(bucket.num_tokens, self._device)
             self._outputs = adapter.allocate_outputs(bucket.num_tokens, self._device)
         metadata = self._provider.build(bucket, adapter.num_segment_slots(bucket))
-        refresh, full = self._provider.refresh_in_place, adapter.full_layout(bucket)
-        refresh(metadata, adapter.idle_layout(bucket))
+        full = adapter.layout_of(bucket, bucket.even_segments)
+        refresh = self._provider.refresh_in_place
+        refresh(metadata, adapter.layout_of(bucket))
         inputs = adapter.view_inputs(self._inputs, bucket)
         outputs = adapter.view_outputs(self._outputs, bucket.num_tokens)
 
@@ -177,6 +168,13 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         with self._backend.session(), plain_mode(self._device):
             return self._captured[bucket].differs_from_eager()
 
+    def time_layout(self, bucket: Bucket, layout: AttentionLayout) -> float:
+        """Milliseconds of a replay of a bucket whose attention has a layout that fills it."""
+        captured = self._captured[bucket]
+        with self._backend.session(), plain_mode(self._device):
+            captured.refresh(layout, self._provider.refresh_in_place)
+            return self._backend.time_ms(captured.graph.replay, repeats=TIMED_RUNS)
+
     def drop(self, bucket: Bucket) -> None:
         """Gives up one bucket, which nothing replays yet."""
         self._captured.pop(bucket).graph.reset()
@@ -198,7 +196,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         if captured is None:
             raise self._not_captured(step.bucket)
         step.check(exact=self._exact)
-        return PreparedReplay.of(step, captured, self._adapter, items)
+        return PreparedReplay.of(step, captured, self.adapter, items)
 
     def replay(
         self,

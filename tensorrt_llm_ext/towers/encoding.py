@@ -20,7 +20,7 @@ from ..graphs.adapter import EncoderGraphIOAdapter, Tensors
 from ..graphs.backends import StreamOrder, plain_mode
 from ..graphs.batch import BatchPlan, BatchPlanner
 from ..graphs.buckets import EagerReason
-from ..graphs.capture import eager_times, replay_times
+from ..graphs.costs import eager_times, replay_times
 from ..graphs.layout import AttentionLayout, Eager, EncoderItem, Step
 from ..graphs.packer import Packer
 from ..graphs.replay_log import log_encode_call

@@ -226,7 +226,8 @@ class MultimodalEncoderMixin(EncoderCalls):
             for tensor in inputs.values():
                 if tensor.is_floating_point():  # as rows come: a cast on the device takes memory
                     tensor.copy_(torch.zeros(tensor.shape), non_blocking=True)
-            dict(self.run_region(inputs, self.make_eager_metadata(adapter.full_layout(bucket))))
+            layout = adapter.layout_of(bucket, bucket.even_segments)
+            dict(self.run_region(inputs, self.make_eager_metadata(layout)))
 
     def make_eager_metadata(self, segment_lengths: AttentionLayout) -> Any:
         """Metadata of one eager run; an encoder with a provider of its own makes its kind.

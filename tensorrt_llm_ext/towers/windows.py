@@ -160,10 +160,13 @@ class WindowedIOAdapter(PackedEncoderGraphIOAdapter):
         padded = super().pad(bucket, segments)
         return WindowedLengths(padded, windows + self._cut(padded[len(segments) :]))
 
-    def full_layout(self, bucket: Bucket) -> WindowedLengths:
+    def layout_of(self, bucket: Bucket, segments: tuple[int, ...] = ()) -> WindowedLengths:
         """See the base class."""
-        segments = bucket.even_segments
         return self.pad(bucket, WindowedLengths(segments, self._cut(segments)))
+
+    def attending_pairs(self, layout: WindowedLengths) -> int:
+        """See the base class; in windows it is the same for every token."""
+        return super().attending_pairs(layout.segments)
 
     def _cut(self, segments: Sequence[int]) -> tuple[int, ...]:
         whole = self._window_tokens

@@ -15,7 +15,7 @@ import torch
 
 from tensorrt_llm_ext.graphs import memory as memory_module
 from tensorrt_llm_ext.graphs.buckets import Bucket
-from tensorrt_llm_ext.graphs.capture import _line, _sorted, memory_cap, replay_times
+from tensorrt_llm_ext.graphs.capture import _line, _sorted, memory_cap
 from tensorrt_llm_ext.graphs.captured import CaptureTimes
 from tensorrt_llm_ext.graphs.report import BucketReport, TowerReport
 from tensorrt_llm_ext.graphs.runner import CaptureError
@@ -327,14 +327,6 @@ def test_a_line_says_what_was_measured():
 def test_short_segments_come_first_in_the_report():
     few, many = line(64, longest=64), line(64, longest=16)
     assert _sorted([line(128), few, many]) == [many, few, line(128)]
-
-
-def test_replay_times():
-    lines = [line(64), line(128, longest=16), line(192, kept=False), line(256, ms=None)]
-    report = TowerReport(modality="image", status="captured", accelerated=True, buckets=lines)
-    assert replay_times(report) == {Bucket(64, 2): 1.0, Bucket(128, 2, 16): 1.0}
-    assert replay_times(report.model_copy(update={"accelerated": False})) is None
-    assert replay_times(None) is None
 
 
 # ---- failure ---------------------------------------------------------------------------------

@@ -4,16 +4,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
+from tensorrt_llm_ext.graphs import capture as capture_module
 from tensorrt_llm_ext.graphs.buckets import Bucket, EagerReason, Load
-from tensorrt_llm_ext.graphs.capture import eager_times
 from tensorrt_llm_ext.graphs.captured import WORTH_EAGER, CaptureTimes
+from tensorrt_llm_ext.graphs.costs import attention_ns, eager_times, replay_times
 from tensorrt_llm_ext.graphs.layout import Eager, Replay
 from tensorrt_llm_ext.graphs.packer import Packer
 from tensorrt_llm_ext.graphs.report import BucketReport, TowerReport
 
-from .fakes import SpyBackend, assert_outputs, captured_tower, make_item
+from .fakes import SpyBackend, assert_outputs, captured_tower, make_adapter, make_item
 
 BUCKETS = [Bucket(64, 4), Bucket(128, 4)]
 COST = {BUCKETS[0]: 1.0, BUCKETS[1]: 1.8}
@@ -93,37 +97,156 @@ def test_eager_times_interpolate_and_extrapolate():
     assert eager_times(None) is None
 
 
-def test_the_better_of_two_eager_times_of_a_size_counts():
-    report = report_of({64: 2.0, 128: 4.0})
-    report.buckets += [b.model_copy(update={"eager_ms": 3.0}) for b in report.buckets]
+# ---- what attention costs is left out --------------------------------------------------------
+
+MS_PER_TOKEN, NS_PER_PAIR = 1.75e-3, 0.3  # Qwen3-VL-8B on an H200
+
+
+def true_ms(lengths: Sequence[int], padding: int = 0) -> float:
+    pairs = sum(n * n for n in lengths) + padding * 64
+    return 0.5 + (sum(lengths) + padding) * MS_PER_TOKEN + pairs * NS_PER_PAIR / 1e6
+
+
+def twins(tokens: int) -> list[BucketReport]:
+    """A size in both shapes, timed as a capture would."""
+    lines = []
+    for bound in (512, tokens):
+        bucket = Bucket(tokens, 64, bound)
+        ms = true_ms(bucket.even_segments)
+        lines.append(
+            BucketReport(
+                num_tokens=tokens,
+                max_segments=64,
+                max_segment_len=bound,
+                replay_ms=ms,
+                eager_ms=ms + 0.2,
+                kept=True,
+                reason="ok",
+            )
+        )
+    return lines
+
+
+SIZES = (2048, 2560, 4096, 6656, 10240, 16384)
+
+
+def measured(attention_ns: float = NS_PER_PAIR) -> TowerReport:
+    return TowerReport(
+        modality="image",
+        status="captured",
+        accelerated=True,
+        attention_ns=attention_ns,
+        buckets=[line for tokens in SIZES for line in twins(tokens)],
+    )
+
+
+def planned(lengths: list[int], report: TowerReport) -> list[int]:
+    costs = replay_times(report)
+    assert costs is not None
+    steps = Packer(list(costs), cost=costs).plan([[n] for n in lengths])
+    return [step.bucket.num_tokens for step in steps if isinstance(step, Replay)]
+
+
+def test_replay_times():
+    lines = twins(2048) + twins(2560) + twins(4096)
+    lines[1].kept = False
+    lines[2].replay_ms = None
+    report = TowerReport(modality="image", status="captured", accelerated=True, buckets=lines)
+    assert replay_times(report) == {line.bucket: line.replay_ms for line in (lines[0], *lines[3:])}
+    assert replay_times(report.model_copy(update={"accelerated": False})) is None
+    assert replay_times(None) is None
+
+
+def test_costs_grow_with_the_tokens_alone():
+    costs = replay_times(measured())
+    assert costs is not None
+    for tokens in SIZES:
+        expected = pytest.approx(0.5 + tokens * MS_PER_TOKEN)
+        assert costs[Bucket(tokens, 64, 512)] == expected
+        assert costs[Bucket(tokens, 64, tokens)] == expected
+
+
+@pytest.mark.parametrize("lengths", [[2500] * 4, [625] * 16, [1600] * 4, [4096] * 4, [1024] * 16])
+def test_middling_segments_go_together(lengths):
+    """Large buckets were timed with longer ones, which does not make them dear."""
+    smallest = min(n for n in SIZES if n >= sum(lengths))
+    assert planned(lengths, measured()) == [smallest]
+
+
+def test_without_it_they_would_not():
+    assert len(planned([2500] * 4, measured(attention_ns=0.0))) > 1
+
+
+def test_a_twin_for_long_segments_is_never_the_cheaper_one():
+    """Times are noisy, and its attention wastes time on short segments."""
+    report = measured()
+    for line in report.buckets:
+        if line.max_segment_len == line.num_tokens:
+            line.replay_ms -= 0.3
+    costs = replay_times(report)
+    assert costs is not None
+    assert all(costs[Bucket(n, 64, n)] == costs[Bucket(n, 64, 512)] for n in SIZES)
+    packer = Packer(list(costs), cost=costs)
+    (step,) = packer.plan([[256]] * 8)
+    assert step.bucket == Bucket(2048, 64, 512)
+
+
+def test_eager_times_are_those_of_short_segments_where_there_are_two():
+    """A run that the host holds up hides attention: there is nothing to take off."""
+    report = measured()
+    for line in report.buckets:
+        line.eager_ms = max(line.eager_ms, 10.0)
     at = eager_times(report)
     assert at is not None
-    assert [at(Load(n, 1, n)) for n in (64, 128)] == [2.0, 3.0]
+    for n in (2048, 2560, 4096):
+        attention_ms = n * 512 * NS_PER_PAIR / 1e6  # of what it was timed with
+        assert at(Load(n, 1, n)) == pytest.approx(10.0 - attention_ms)
+    assert at(Load(16384, 1, 16384)) == pytest.approx(0.7 + 16384 * MS_PER_TOKEN)
 
 
-def test_eager_times_of_short_segments_stand_in_for_long_ones():
-    report = report_of({64: 2.0, 128: 4.0})
-    for bucket in report.buckets:
-        bucket.max_segment_len = 16
-    at = eager_times(report)
-    assert at is not None
-    assert [at(Load(128, 8, n)) for n in (16, 128)] == [4.0, 4.0]
+class Timed:
+    """A runner whose replays take what their layout takes."""
+
+    def __init__(self, per_pair: float = NS_PER_PAIR) -> None:
+        self.adapter = make_adapter()
+        self.per_pair = per_pair
+        self.buckets: list[Bucket] = []
+
+    def time_layout(self, bucket: Bucket, layout: tuple[int, ...]) -> float:
+        assert sum(layout) == bucket.num_tokens
+        assert len(layout) <= self.adapter.num_segment_slots(bucket)
+        self.buckets.append(bucket)
+        return bucket.num_tokens * MS_PER_TOKEN + self.per_pair * sum(n * n for n in layout) / 1e6
 
 
-def test_eager_times_of_long_segments_are_not_those_of_short_ones():
-    report = report_of({64: 1.0, 128: 2.0, 256: 9.0})
-    short = [b.model_copy(update={"max_segment_len": 32}) for b in report.buckets[1:]]
-    for bucket, ms in zip(short, (1.5, 3.0), strict=True):
-        bucket.eager_ms = ms
-    for bucket in report.buckets[1:]:
-        bucket.max_segment_len = bucket.num_tokens
-    report.buckets += short
-    at = eager_times(report)
-    assert at is not None
-    assert [at(Load(256, 8, n)) for n in (8, 32, 33, 256)] == [3.0, 3.0, 9.0, 9.0]
-    assert [at(Load(n, 8, 8)) for n in (64, 127, 192, 512)] == [1.0, 1.984375, 2.25, 6.0]
-    assert at(Load(512, 2, 256)) == 18.0
-    assert [at(Load(128, 8, n)) for n in (8, 128)] == [1.5, 2.0]  # the smallest with both
+@pytest.mark.parametrize(
+    "buckets",
+    [
+        [Bucket(4096, 8), Bucket(16384, 8)],
+        [Bucket(16384, 64, 512), Bucket(16384, 8, 16384), Bucket(8192, 64, 8192)],
+        [Bucket(16384, 1)],
+    ],
+)
+def test_what_attention_takes_is_told_by_the_largest_bucket_for_long_segments(buckets):
+    runner: Any = Timed()
+    assert attention_ns(runner, buckets) == pytest.approx(NS_PER_PAIR)
+    assert {(b.num_tokens, b.longest_segment) for b in runner.buckets} == {(16384, 16384)}
+
+
+def test_attention_of_one_length_tells_nothing():
+    runner: Any = Timed()
+    assert attention_ns(runner, [Bucket(64, 4), Bucket(128, 4, 16)]) == 0.0
+    assert runner.buckets == []
+    runner = Timed(per_pair=-1.0)  # noise
+    assert attention_ns(runner, [Bucket(4096, 8)]) == 0.0
+
+
+@pytest.mark.parametrize("accelerated", [True, False])
+def test_a_capture_reports_it(accelerated, monkeypatch):
+    monkeypatch.setattr(capture_module, "attention_ns", lambda runner, buckets: 0.25)
+    backend = SpyBackend(accelerated=accelerated, times=lambda n: (1.0, 2.0))
+    report = captured_tower(64, backend, max_batch_size=4).capture_encoder_cuda_graphs()
+    assert report.attention_ns == (0.25 if accelerated else 0.0)
 
 
 @pytest.mark.parametrize(("prune", "eager"), [(True, {"slower_than_eager": 1}), (False, {})])

@@ -281,36 +281,34 @@ def test_static_buffers_claim_no_gain() -> None:
 # ---- padding ---------------------------------------------------------------------------------
 
 
-def brute_force(buckets: list[BucketReport], tokens: int, measured: bool) -> BucketReport | None:
-    def fits(b: BucketReport) -> bool:
-        shape = Bucket(b.num_tokens, b.max_segments, b.max_segment_len)
-        return shape.rejects(Load(tokens, 1, tokens)) is None
-
-    fitting = [b for b in buckets if fits(b)]
-    key = (lambda b: b.replay_ms) if measured else (lambda b: b.num_tokens)
-    return min(fitting, key=key) if fitting else None
+def brute_force(costs: dict[Bucket, float], tokens: int) -> Bucket | None:
+    fitting = [b for b in costs if b.rejects(Load(tokens, 1, tokens)) is None]
+    return min(fitting, key=lambda b: costs[b]) if fitting else None
 
 
 @pytest.mark.parametrize("measured", [True, False])
 def test_padding_is_that_of_the_cheapest_bucket(measured: bool) -> None:
-    buckets = [
-        line(64, replay_ms=5.0),
-        line(128, replay_ms=1.0),  # measured to be cheaper than the smaller one
-        line(256, 8, max_segment_len=256, replay_ms=3.0),
-        line(256, 32, max_segment_len=90, replay_ms=0.5),
-        line(512, 8, replay_ms=6.0),
-    ]
-    spans = padding_spans(buckets, measured=measured)
+    costs = {
+        Bucket(64, 4): 5.0,
+        Bucket(128, 4): 1.0,  # measured to be cheaper than the smaller one
+        Bucket(256, 8, 256): 3.0,
+        Bucket(256, 32, 90): 0.5,
+        Bucket(512, 8): 6.0,
+    }
+    if not measured:
+        costs = {b: b.num_tokens for b in costs}
+    spans = padding_spans(costs)
     found = {n: b for first, last, b in spans for n in range(first, last + 1)}
     assert list(found) == list(range(1, 513))
     for n, bucket in found.items():
-        want = brute_force(buckets, n, measured)
+        want = brute_force(costs, n)
+        assert want is not None
         assert bucket.num_tokens == want.num_tokens, n
 
 
 def test_audio_requests_are_cut_into_windows() -> None:
-    buckets = [line(104 * n, 8 * n, max_segment_len=104) for n in (1, 2, 4)]
-    spans = padding_spans(buckets, measured=False)
+    buckets = [Bucket(104 * n, 8 * n, 104) for n in (1, 2, 4)]
+    spans = padding_spans({b: b.num_tokens for b in buckets})
     assert [(a, b, bucket.num_tokens) for a, b, bucket in spans] == [
         (1, 104, 104),
         (105, 208, 208),

@@ -214,6 +214,23 @@ def test_warm_ups_have_short_segments_and_timings_the_longest():
     assert seen == eager + [("ran", [64, 64])] * 2 + [("timed", [128])]
 
 
+def test_a_layout_is_timed_in_the_graph():
+    seen = []
+
+    class Watching(SpyBackend):
+        def time_ms(self, body, *, repeats):
+            seen.append((body, tuple(bench.provider.built[-1][2].segment_lengths)))
+            return super().time_ms(body, repeats=repeats)
+
+    bench = Bench(backend=Watching(), capture=False)
+    list(bench.runner.capture([Bucket(64, 4)]))
+    seen.clear()
+    assert bench.runner.time_layout(Bucket(64, 4), (48, 16)) > 0
+    ((body, layout),) = seen
+    assert layout == (48, 16)
+    assert body == bench.runner._captured[Bucket(64, 4)].graph.replay
+
+
 @pytest.mark.parametrize(("warmup_steps", "runs"), [(1, 2), (2, 2), (4, 4)])
 def test_warm_up_runs(warmup_steps, runs):
     """The timed eager run is one of them, but never the only one: its attention may be another."""

@@ -22,6 +22,7 @@ from tensorrt_llm_ext.graphs.variants import (
     VariantChoices,
     cache_dir,
     capture_fastest,
+    settle,
     signature_of,
 )
 from tensorrt_llm_ext.llmapi.mm_config import MultimodalEncoderCudaGraphConfig
@@ -156,6 +157,42 @@ def test_nothing_new_writes_nothing() -> None:
 def test_default_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRTLLM_EXT_CACHE_DIR")
     assert cache_dir() == Path.home() / ".cache" / "tensorrt_llm_ext"
+
+
+class EagerAgain:
+    """Takes a given time when an eager run is timed again."""
+
+    def __init__(self, milliseconds: float, *, accelerated: bool = True) -> None:
+        self.accelerated = accelerated
+        self.milliseconds = milliseconds
+        self.timed = 0
+
+    def time_ms(self, body: Any, *, repeats: int) -> float:
+        self.timed += 1
+        return self.milliseconds
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "settled", "timed"),
+    [
+        (8.0, 5.0, 8.0, 0),  # twice the replay: it stands
+        (7.99, 5.0, 5.0, 1),  # it had to wait for something
+        (5.0, 6.0, 5.0, 1),
+        (4.0, 3.0, 3.0, 1),  # as fast: short runs are easily timed again
+        (42.0, 1.0, 42.0, 0),  # long, and as fast as the replay of 40
+        (42.1, 41.0, 41.0, 1),
+    ],
+)
+def test_eager_times_in_between_are_taken_again(
+    first: float, again: float, settled: float, timed: int
+) -> None:
+    backend: Any = EagerAgain(again)
+    replay_ms = 40.0 if first > 10 else 4.0
+    assert settle(backend, lambda: None, first, replay_ms) == settled
+    assert backend.timed == timed
+    backend = EagerAgain(again, accelerated=False)
+    assert settle(backend, lambda: None, first, replay_ms) == first
+    assert backend.timed == 0
 
 
 def test_signature_depends_on_shapes_and_dtype() -> None:

@@ -98,7 +98,7 @@ def test_every_grid_fits_the_slots_of_its_bucket(windowed: Any) -> None:
     shapes = [(1, 1), (1, 2), (2, 1), (1, 4), (1, 16), (4, 4), (2, 2), (3, 3), (1, 5), (7, 2)]
     for bucket in (Bucket(64, 1), Bucket(64, 4), Bucket(256, 8), Bucket(256, 64)):
         metadata = provider.build(bucket, adapter.num_segment_slots(bucket))
-        full = adapter.full_layout(bucket)
+        full = adapter.layout_of(bucket, bucket.even_segments)
         provider.refresh_in_place(metadata, full)
         assert sum(full.windows) == sum(full.segments) == bucket.num_tokens
         for _ in range(200):
