@@ -70,18 +70,20 @@ class Bucket(NamedTuple):
         return self.num_tokens if self.max_segment_len is None else self.max_segment_len
 
     @property
-    def even_segments(self) -> tuple[int, ...]:
-        """Lengths that fill it evenly, but for a rest: few and long where it is for long ones.
+    def for_short_segments(self) -> bool:
+        """Whether it is bounded to segments that are shorter than itself."""
+        return self.longest_segment < self.num_tokens
 
-        Four at least: attention within one segment takes four times as long, and adds nothing to
-        what a timing says (``costs``).
+    @property
+    def even_segments(self) -> tuple[int, ...]:
+        """Lengths that fill it evenly, but for a rest: as few as it can hold, but four.
+
+        Attention within one segment takes four times as long, and adds nothing to what a timing
+        says (``costs``); tiny segments waste its time.
         """
-        if self.max_segment_len is None:
-            size = max(1, self.num_tokens // self.max_segments)
-        else:
-            few = max(_FEWEST_SEGMENTS, -(-self.num_tokens // self.max_segment_len))
-            few = min(few, self.max_segments, self.num_tokens)
-            size = min(self.max_segment_len, self.num_tokens // few)
+        few = max(_FEWEST_SEGMENTS, -(-self.num_tokens // self.longest_segment))
+        few = min(few, self.max_segments, self.num_tokens)
+        size = min(self.longest_segment, self.num_tokens // few)
         return (size,) * min(self.max_segments, self.num_tokens // size)
 
     def rejects(self, load: Load, *, exact: bool = False) -> EagerReason | None:

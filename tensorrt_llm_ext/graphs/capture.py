@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -139,22 +139,30 @@ class _Judge:
         if prune and times.slower_than_eager:
             return "slower than eager"
         if prune and self._config.enable_padding and times.accelerated:
-            as_fast = _overtaking(bucket, times, self._kept)
+            as_fast = self._overtaking(bucket, times)
             if as_fast is not None:
                 return f"{as_fast.label} is as fast"
         self._kept[bucket] = times
         return ""
 
+    def _overtaking(self, bucket: Bucket, times: CaptureTimes) -> Bucket | None:
+        """A bucket that replaces one at no cost: time does not grow evenly with the tokens."""
+        load = Load(bucket.num_tokens, bucket.max_segments, bucket.longest_segment)
+        for other, its in self._kept.items():
+            if other.rejects(load) is not None or its.replay_ms > AS_FAST * times.replay_ms:
+                continue
+            if not bucket.for_short_segments or other.for_short_segments:
+                return other
+            others, own = (self._time_of_many(b, bucket) for b in (other, bucket))
+            if others <= AS_FAST * own:
+                return other
+        return None
 
-def _overtaking(
-    bucket: Bucket, times: CaptureTimes, larger: Mapping[Bucket, CaptureTimes]
-) -> Bucket | None:
-    """A larger bucket that replaces one at no cost: time does not grow evenly with the tokens."""
-    load = Load(bucket.num_tokens, bucket.max_segments, bucket.longest_segment)
-    for other, its in larger.items():
-        if other.rejects(load) is None and its.replay_ms <= AS_FAST * times.replay_ms:
-            return other
-    return None
+    def _time_of_many(self, bucket: Bucket, shape: Bucket) -> float:
+        """A replay with as many segments as a shape has room for; they were timed with few."""
+        size = max(1, shape.num_tokens // shape.max_segments)
+        segments = (size,) * min(shape.max_segments, shape.num_tokens)
+        return self._runner.time_layout(bucket, self._runner.adapter.layout_of(bucket, segments))
 
 
 def _verdict(times: CaptureTimes) -> str:

@@ -160,8 +160,8 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         parts = best.graph, best.region, inputs, outputs, metadata, addresses
         self._captured[bucket] = CapturedBucket(*parts)
         capture_ms = (time.perf_counter() - start) * 1e3
-        times = capture_ms, best.replay_ms, settle(backend, eager, eager_ms, best.replay_ms)
-        return CaptureTimes(*times, backend.accelerated, variant=best.variant)
+        times = settle(backend, best.graph.replay, eager, (best.replay_ms, eager_ms))
+        return CaptureTimes(capture_ms, *times, backend.accelerated, variant=best.variant)
 
     def self_check(self, bucket: Bucket) -> list[str]:
         """Outputs of a bucket whose replay on random inputs is not the eager run's, bit for bit."""

@@ -118,6 +118,7 @@ def test_label():
     [
         (Bucket(64, 4), (16,) * 4),
         (Bucket(64, 1), (64,)),
+        (Bucket(64, 9), (16,) * 4),
         (Bucket(10, 4), (2,) * 4),  # the rest is slack
         (Bucket(3, 8), (1,) * 3),
         (Bucket(64, 8, 16), (16,) * 4),  # as few as hold it

@@ -7,8 +7,9 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -159,40 +160,49 @@ def test_default_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cache_dir() == Path.home() / ".cache" / "tensorrt_llm_ext"
 
 
-class EagerAgain:
-    """Takes a given time when an eager run is timed again."""
+class Again:
+    """Says what a replay and an eager run take when they are timed again."""
 
-    def __init__(self, milliseconds: float, *, accelerated: bool = True) -> None:
+    def __init__(self, replay_ms: float, eager_ms: float, *, accelerated: bool = True) -> None:
         self.accelerated = accelerated
-        self.milliseconds = milliseconds
-        self.timed = 0
+        self.milliseconds = {"replay": replay_ms, "eager": eager_ms}
+        self.timed: list[str] = []
 
     def time_ms(self, body: Any, *, repeats: int) -> float:
-        self.timed += 1
-        return self.milliseconds
+        self.timed.append(body())
+        return self.milliseconds[body()]
+
+
+def settled(backend: Any, replay_ms: float, eager_ms: float) -> tuple[float, float]:
+    return settle(backend, lambda: "replay", lambda: "eager", (replay_ms, eager_ms))  # type: ignore[arg-type, return-value]
 
 
 @pytest.mark.parametrize(
-    ("first", "again", "settled", "timed"),
+    ("first", "again", "expected", "timed"),
     [
-        (8.0, 5.0, 8.0, 0),  # twice the replay: it stands
-        (7.99, 5.0, 5.0, 1),  # it had to wait for something
-        (5.0, 6.0, 5.0, 1),
-        (4.0, 3.0, 3.0, 1),  # as fast: short runs are easily timed again
-        (42.0, 1.0, 42.0, 0),  # long, and as fast as the replay of 40
-        (42.1, 41.0, 41.0, 1),
+        ((4.0, 8.0), (1.0, 5.0), (4.0, 8.0), []),  # twice the replay: it stands
+        ((4.0, 7.99), (1.0, 5.0), (4.0, 5.0), ["eager"]),  # it had to wait for something
+        ((4.0, 5.0), (1.0, 6.0), (4.0, 5.0), ["eager"]),
+        ((4.0, 4.0), (1.0, 3.0), (4.0, 3.0), ["eager"]),  # short runs are easily timed again
+        ((40.0, 42.0), (1.0, 1.0), (40.0, 42.0), []),  # long, and as fast as the replay
+        ((40.0, 42.1), (1.0, 41.0), (40.0, 41.0), ["eager"]),
+        ((40.0, 39.9), (39.0, 1.0), (39.0, 39.9), ["replay"]),  # the first replay is an upload too
+        ((40.0, 39.9), (41.0, 1.0), (40.0, 39.9), ["replay"]),
+        ((4.0, 3.9), (3.5, 3.8), (3.5, 3.8), ["replay", "eager"]),
     ],
 )
-def test_eager_times_in_between_are_taken_again(
-    first: float, again: float, settled: float, timed: int
+def test_close_times_are_taken_again(
+    first: tuple[float, float],
+    again: tuple[float, float],
+    expected: tuple[float, float],
+    timed: list[str],
 ) -> None:
-    backend: Any = EagerAgain(again)
-    replay_ms = 40.0 if first > 10 else 4.0
-    assert settle(backend, lambda: None, first, replay_ms) == settled
+    backend = Again(*again)
+    assert settled(backend, *first) == expected
     assert backend.timed == timed
-    backend = EagerAgain(again, accelerated=False)
-    assert settle(backend, lambda: None, first, replay_ms) == first
-    assert backend.timed == 0
+    backend = Again(*again, accelerated=False)
+    assert settled(backend, *first) == first
+    assert backend.timed == []
 
 
 def test_signature_depends_on_shapes_and_dtype() -> None:
@@ -210,8 +220,20 @@ def test_signature_depends_on_shapes_and_dtype() -> None:
 # ---- buckets that a larger one replaces ----------------------------------------------------------
 
 
-def overtaken(*buckets: tuple[Bucket, float]) -> dict[Bucket, str]:
-    runner: Any = None  # asked for self-checks alone
+def overtaken(
+    *buckets: tuple[Bucket, float], many: Mapping[Bucket, float] | None = None
+) -> dict[Bucket, str]:
+    """Reasons of those that go.
+
+    Args:
+        buckets: With the time of a replay of each.
+        many: Times with many segments; by default the same.
+    """
+    many = many or dict(buckets)
+    runner: Any = SimpleNamespace(
+        adapter=SimpleNamespace(layout_of=lambda bucket, segments: segments),
+        time_layout=lambda bucket, segments: many[bucket],
+    )
     config = MultimodalEncoderCudaGraphConfig(max_batch_size=8)
     judge = _Judge(runner, config, "image")
     ordered = sorted(buckets, reverse=True)
@@ -240,3 +262,32 @@ def test_what_replaces_it_has_to_be_kept_and_to_serve_all_of_it() -> None:
     assert overtaken((Bucket(64, 4, 16), 1.0), (Bucket(128, 4, 32), 1.0)) == {
         Bucket(64, 4, 16): "128x4 is as fast"
     }
+
+
+def test_many_short_segments_are_timed_before_a_bucket_for_any_replaces_theirs() -> None:
+    short, long, larger = Bucket(128, 8, 32), Bucket(128, 8, 128), Bucket(160, 8, 32)
+    times = ((short, 1.0), (long, 1.0))
+    assert overtaken(*times, many={short: 1.0, long: 1.0 * AS_FAST}) == {short: "128x8 is as fast"}
+    assert overtaken(*times, many={short: 1.0, long: 1.001 * AS_FAST}) == {}
+    # Another for short ones needs no such thing.
+    reasons = overtaken(*times, (larger, 1.0), many={short: 1.0, long: 2.0, larger: 9.0})
+    assert reasons[short] == "160x8 is as fast"
+
+
+def test_many_segments_are_as_many_as_fit() -> None:
+    asked = []
+
+    def time_layout(bucket: Bucket, segments: tuple[int, ...]) -> float:
+        asked.append((bucket, segments))
+        return 1.0
+
+    runner: Any = SimpleNamespace(
+        adapter=SimpleNamespace(layout_of=lambda bucket, segments: segments),
+        time_layout=time_layout,
+    )
+    judge = _Judge(runner, MultimodalEncoderCudaGraphConfig(max_batch_size=8), "image")
+    short, long = Bucket(100, 8, 32), Bucket(128, 8, 128)
+    assert judge.why_not(long, CaptureTimes(1.0, 1.0, 9.0)) == ""
+    assert asked == []
+    assert judge.why_not(short, CaptureTimes(1.0, 1.0, 9.0)) == "128x8 is as fast"
+    assert asked == [(long, (12,) * 8), (short, (12,) * 8)]
