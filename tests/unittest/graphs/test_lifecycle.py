@@ -33,7 +33,7 @@ GRAPHS = graph_config(max_batch_size=4)
 OFF = MultimodalConfig()
 EMPTY = MultimodalConfig(encoder_cuda_graph={})
 # The model itself refuses the pair; an engine may hand over one that was changed afterwards.
-SIDE_STREAM = GRAPHS.model_copy(update={"encoder_side_stream_max_ahead": 2})
+SIDE_STREAM = GRAPHS.model_copy(update={"encoder_side_stream_max_ahead": 1})
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ SIDE_STREAM = GRAPHS.model_copy(update={"encoder_side_stream_max_ahead": 2})
         (GRAPHS, SaysNothing, "cpu", "engine SaysNothing does not capture"),
         (GRAPHS, Truthy, "cpu", "engine Truthy does not capture"),
         (GRAPHS, Supports, "meta", "no graph backend for device meta; allowed: cpu, cuda"),
-        (SIDE_STREAM, Supports, "cpu", "encoder_side_stream_max_ahead=2 cannot go with"),
+        (SIDE_STREAM, Supports, "cpu", "encoder_side_stream_max_ahead=1 cannot go with"),
         (OFF, SaysNothing, "meta", None),
         (EMPTY, SaysNothing, "meta", None),
         (OFF.model_copy(update={"encoder_side_stream_max_ahead": 2}), SaysNothing, "cpu", None),
