@@ -102,6 +102,13 @@ def test_all_towers_share_one_pool(backends):
         assert_outputs(tower, items, tower.encode(items))
 
 
+def test_a_tower_with_a_cap_has_a_pool_of_its_own(backends):
+    """Captured again, it gets memory back only when all graphs of its pool are gone."""
+    config = both_config(audio={"max_batch_size": 4, "max_graph_memory": 1 << 30})
+    setup_mm_encoder_cuda_graphs(towers(), config)
+    assert [backend.captured for backend in backends] == [[256, 192, 128, 64]] * 2
+
+
 class Misfit(FakeAudioTower):
     def planned_buckets(self):
         raise ValueError("this tower cannot do that")

@@ -14,16 +14,20 @@ from typing import Any
 import pytest
 import torch
 
+from tensorrt_llm_ext.graphs import variants
+from tensorrt_llm_ext.graphs.backends import LONG_MS
 from tensorrt_llm_ext.graphs.buckets import Bucket
 from tensorrt_llm_ext.graphs.capture import AS_FAST, _Judge
 from tensorrt_llm_ext.graphs.captured import CaptureTimes
 from tensorrt_llm_ext.graphs.static_backend import StaticGraphBackend
 from tensorrt_llm_ext.graphs.variants import (
+    WORTH_CHANGING,
     VariantChoices,
     cache_dir,
     capture_fastest,
     settle,
     signature_of,
+    time_eager,
 )
 from tensorrt_llm_ext.llmapi.mm_config import MultimodalEncoderCudaGraphConfig
 
@@ -69,17 +73,23 @@ class TimedBackend(StaticGraphBackend):
         return self.milliseconds[body.__self__.form]
 
 
-def capture(backend: TimedBackend, variants: tuple[str, ...]) -> Any:
+def capture(backend: TimedBackend, forms: tuple[str, ...]) -> Any:
     def body() -> None:
         backend.ran.append(backend.form)
         torch.zeros(2).add_(1)
 
-    return capture_fastest(backend, body, variants, 1, lambda: backend.ran.append("filled"))
+    return capture_fastest(backend, body, forms, 1, lambda: backend.ran.append("filled"))
 
 
 @pytest.mark.parametrize(
     ("usual", "other", "kept"),
-    [(2.0, 1.0, "other"), (1.0, 2.0, "usual"), (1.0, 0.995, "usual"), (1.0, 0.98, "other")],
+    [
+        (2.0, 1.0, "other"),
+        (1.0, 2.0, "usual"),
+        (1.0, 0.995, "usual"),
+        (1.0, WORTH_CHANGING, "usual"),
+        (1.0, 0.98, "other"),
+    ],
 )
 def test_the_fastest_form_is_kept(usual: float, other: float, kept: str) -> None:
     """Another form has to be faster than the usual one by more than timings differ."""
@@ -90,6 +100,41 @@ def test_the_fastest_form_is_kept(usual: float, other: float, kept: str) -> None
     assert backend.ran == [*["usual"] * 2, "filled", *["other"] * 2, "filled"]
     best.region()  # what is not captured runs in the same form
     assert backend.ran[-1] == kept
+
+
+@pytest.mark.parametrize(
+    ("accelerated", "eager_ms", "replay_ms", "repeats"),
+    [
+        (True, 5.9, 5.0, [1, 5]),
+        (True, 6.0, 5.0, [1]),  # clearly slower
+        (True, 2 * LONG_MS, 1.99 * LONG_MS, [1]),  # long enough to be exact
+        (False, 5.0, 5.0, [1]),
+    ],
+)
+def test_a_clearly_slower_eager_run_is_timed_once(
+    accelerated: bool, eager_ms: float, replay_ms: float, repeats: list[int]
+) -> None:
+    class Noting(StaticGraphBackend):
+        def time_ms(self, body: Any, *, repeats: int) -> float:
+            asked.append(repeats)
+            return eager_ms
+
+    asked: list[int] = []
+    backend = Noting()
+    backend.accelerated = accelerated  # type: ignore[misc]
+    assert time_eager(backend, lambda: None, replay_ms) == eager_ms
+    assert asked == repeats
+
+
+def test_the_first_form_is_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(TimedBackend):
+        def capture(self, body: Any, *, warmup_steps: int) -> Any:
+            now.append(now[-1] + 3.0)
+            return super().capture(body, warmup_steps=warmup_steps)
+
+    now = [7.0]
+    monkeypatch.setattr(variants.time, "perf_counter", lambda: now[-1])
+    assert capture(Slow(usual=1.0, other=2.0), FORMS).search_seconds == 3.0
 
 
 def test_one_form_is_not_searched() -> None:
@@ -205,6 +250,14 @@ def test_signature_depends_on_shapes_and_dtype() -> None:
         torch.nn.Linear(2, 3, bias=False),
     )
     assert len({one, *(signature_of(m, device) for m in others)}) == 4
+
+
+def test_signature_depends_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = set()
+    for name in ("one", "other"):
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device, name=name: name)
+        seen.add(signature_of(torch.nn.Linear(2, 3), torch.device("cuda")))
+    assert len(seen) == 2
 
 
 # ---- buckets that a larger one replaces ----------------------------------------------------------
