@@ -230,6 +230,7 @@ def test_memory_of_dead_intermediates_goes_during_the_replay():
         (lambda x: x * float(np.asarray(x.detach())[0, 0]), "reads a device value"),
         (lambda x: x * x.cpu(), "cpu reads a device value"),
         (lambda x: x[x > 0], "output shape"),
+        (lambda x: x[:, x[0] > 0], "output shape"),
         (lambda x: x.clone().index_put_((x > 0,), torch.tensor(1.0)), "output shape"),
         (lambda x: x.nonzero(), "output shape"),
         (lambda x: x.unique(), "output shape"),

@@ -70,6 +70,7 @@ class TimedBackend(StaticGraphBackend):
         return graph
 
     def time_ms(self, body: Any, *, repeats: int) -> float:
+        self.repeats = repeats
         return self.milliseconds[body.__self__.form]
 
 
@@ -144,6 +145,29 @@ def test_one_form_is_not_searched() -> None:
         capture(backend, ())
 
 
+@pytest.mark.parametrize(("accelerated", "repeats"), [(True, 5), (False, 1)])
+def test_replays_are_timed_more_than_once_where_times_decide(accelerated, repeats) -> None:
+    backend = TimedBackend(usual=1.0)
+    backend.accelerated = accelerated  # type: ignore[misc]
+    capture(backend, ("usual",))
+    assert backend.repeats == repeats
+
+
+def test_only_a_choice_among_several_is_noted() -> None:
+    def body() -> None:
+        backend.ran.append(backend.form)
+        torch.zeros(2).add_(1)
+
+    choices = VariantChoices("abc", search_seconds=10)
+    for bucket, backend in (
+        (BUCKET, TimedBackend(usual=2.0, other=1.0)),
+        (Bucket(32, 4), TimedBackend(usual=2.0)),
+    ):
+        choices.capture(bucket, backend, body, 1, lambda: None)
+    assert choices.candidates(BUCKET, FORMS) == ("other",)
+    assert choices.candidates(Bucket(32, 4), FORMS) == FORMS
+
+
 def test_choices_are_remembered_for_the_same_encoder_and_device() -> None:
     first = VariantChoices("abc", search_seconds=10)
     assert first.candidates(BUCKET, FORMS) == FORMS
@@ -190,6 +214,9 @@ def test_a_folder_that_cannot_be_written_stops_nothing(
         choices = VariantChoices("abc", search_seconds=10)
         choices.note(BUCKET, "other", 1.0)
         choices.save()
+        (tmp_path / "file").unlink()
+        choices.save()
+    assert VariantChoices("abc", search_seconds=0).candidates(BUCKET, FORMS) == ("other",)
     assert "cannot remember the fastest forms" in caplog.text
     assert choices.candidates(BUCKET, FORMS) == ("other",)
 
