@@ -15,7 +15,6 @@ import pytest
 import torch
 
 from tensorrt_llm_ext.graphs import variants
-from tensorrt_llm_ext.graphs.backends import LONG_MS
 from tensorrt_llm_ext.graphs.buckets import Bucket
 from tensorrt_llm_ext.graphs.capture import AS_FAST, _Judge
 from tensorrt_llm_ext.graphs.captured import CaptureTimes
@@ -27,7 +26,6 @@ from tensorrt_llm_ext.graphs.variants import (
     capture_fastest,
     settle,
     signature_of,
-    time_eager,
 )
 from tensorrt_llm_ext.llmapi.mm_config import MultimodalEncoderCudaGraphConfig
 
@@ -101,30 +99,6 @@ def test_the_fastest_form_is_kept(usual: float, other: float, kept: str) -> None
     assert backend.ran == [*["usual"] * 2, "filled", *["other"] * 2, "filled"]
     best.region()  # what is not captured runs in the same form
     assert backend.ran[-1] == kept
-
-
-@pytest.mark.parametrize(
-    ("accelerated", "eager_ms", "replay_ms", "repeats"),
-    [
-        (True, 5.9, 5.0, [1, 5]),
-        (True, 6.0, 5.0, [1]),  # clearly slower
-        (True, 2 * LONG_MS, 1.99 * LONG_MS, [1]),  # long enough to be exact
-        (False, 5.0, 5.0, [1]),
-    ],
-)
-def test_a_clearly_slower_eager_run_is_timed_once(
-    accelerated: bool, eager_ms: float, replay_ms: float, repeats: list[int]
-) -> None:
-    class Noting(StaticGraphBackend):
-        def time_ms(self, body: Any, *, repeats: int) -> float:
-            asked.append(repeats)
-            return eager_ms
-
-    asked: list[int] = []
-    backend = Noting()
-    backend.accelerated = accelerated  # type: ignore[misc]
-    assert time_eager(backend, lambda: None, replay_ms) == eager_ms
-    assert asked == repeats
 
 
 def test_the_first_form_is_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
