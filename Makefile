@@ -12,7 +12,7 @@
 #   make fuzz-api      schemathesis against the embedded server: no input may give a 500
 #   make schema        regenerate schemas/            make lint    linters and types only
 #   make manifest      regenerate api_manifest.json   make clean   remove everything generated
-#   make mutation      which small changes of graphs/ do its tests not notice? (hours; not in CI)
+#   make mutation      which small changes of graphs/ do its tests not notice? (an hour; not in CI)
 #
 # Variables:
 #   PYTHON=python3.12                    interpreter that creates .venv

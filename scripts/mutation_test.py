@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the fast tests against every mutant of ``graphs/`` and lists the survivors.
 
-    python scripts/mutation_test.py                     # all of it; hours the first time
+    python scripts/mutation_test.py                     # all of it; an hour
     python scripts/mutation_test.py --only packer.py    # one file
     python scripts/mutation_test.py --check             # runs nothing: is the list up to date?
 

@@ -37,23 +37,26 @@ class CaptureUnsafeError(RuntimeError):
     """The captured function did something that a graph cannot replay."""
 
 
-def _why_unsafe(func: Any, args: Any, kwargs: Any) -> str | None:
+def _why_unsafe(func: Any, args: Any) -> str | None:
     if func.overloadpacket in (torch.ops.aten.index, torch.ops.aten.index_put_):
         # Indexing carries the tag for masks; with integers its shape is known.
         masked = any(i is not None and i.dtype in _MASK_KINDS for i in args[1])
         return _UNSAFE_TAGS[torch.Tag.dynamic_output_shape] if masked else None
     for tag, what in _UNSAFE_TAGS.items():
-        if tag in func.tags and not _without_dropout(func, args, kwargs):
+        if tag in func.tags and not _without_dropout(func, args):
             return what
     return None
 
 
-def _without_dropout(func: Any, args: Any, kwargs: Any) -> bool:
-    """Attention carries the random tag for its dropout; without dropout it draws nothing."""
+def _without_dropout(func: Any, args: Any) -> bool:
+    """Attention carries the random tag for its dropout; without dropout it draws nothing.
+
+    The dispatcher hands over by position what can have one, however it was given, and leaves
+    defaults out.
+    """
     for position, argument in enumerate(func._schema.arguments):
         if argument.name == "dropout_p":
-            given = args[position] if position < len(args) else kwargs.get(argument.name, 0.0)
-            return bool(given == 0.0)
+            return bool(position >= len(args) or args[position] == 0.0)
     return False
 
 
@@ -79,7 +82,7 @@ class _Recorder(TorchDispatchMode):
         self._alive: list[torch.Tensor] = []  # ids stay unique while everything is alive
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        what = _why_unsafe(func, args, kwargs or {})
+        what = _why_unsafe(func, args)
         if what is not None:
             raise CaptureUnsafeError(f"{func} {what}, inside the captured region")
         leaves, spec = tree_flatten((args, kwargs or {}))

@@ -216,8 +216,8 @@ class VariantChoices:
         Returns:
             The one that is known to be fastest; all of them while there is time; the first.
         """
-        known = self._known.get(_key(bucket))
-        if known is not None and known in variants:
+        known = self._known.get(_key(bucket), "")  # no form has that name
+        if known in variants:
             return (known,)
         return tuple(variants) if self._left > 0 else tuple(variants[:1])
 

@@ -164,6 +164,13 @@ def test_slack_is_in_pieces_not_in_one_segment():
     assert max(pieces) <= 4096 / 4
 
 
+@pytest.mark.parametrize(
+    ("num_tokens", "slack"), [(4096, 4), (1001, 4), (256, 4), (255, 4), (192, 3), (64, 1), (4, 1)]
+)
+def test_slack_takes_four_slots_at_most(num_tokens, slack):
+    assert make_adapter().num_segment_slots(Bucket(num_tokens, 8)) == 8 + slack
+
+
 # ---- arenas ----------------------------------------------------------------------------------
 
 
@@ -397,6 +404,9 @@ def test_rowless_tokens_are_cleared_and_shift_the_rows(value):
     poison(inputs, value)
     adapter.fill(inputs, items, runs_of(items, (1, 0, 1), (0, 1, 2)))
     want = [*range(101, 107), 0, 0, *range(3, 9), 0, 0, *range(9, 15), 0, 0] + [0] * 16
+    assert inputs["x"][:, 0].tolist() == want
+    adapter.fill(inputs, items, runs_of(items, (0, 0, 1), (1, 0, 1)))
+    want = [1, 2, 0, 0, *range(101, 107), 0, 0] + [0] * 28
     assert inputs["x"][:, 0].tolist() == want
 
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import threading
 from types import SimpleNamespace
 
@@ -32,6 +33,24 @@ def test_backend_of_a_device():
     assert graph_backend_for(torch.device("meta")) is None
     first, second = (graph_backend_for(torch.device("cpu")) for _ in range(2))
     assert first is not second  # a pool of its own
+
+
+def test_backend_of_a_gpu(monkeypatch):
+    device, owner = torch.device("cuda", 1), object()
+    monkeypatch.setattr(backends, "CudaGraphBackend", lambda *given: given)
+    assert graph_backend_for(device, owner) == (device, owner)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_garbage_is_not_collected_during_a_capture(enabled):
+    before = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with backends._quiet_gc():
+            assert not gc.isenabled()
+        assert gc.isenabled() is enabled
+    finally:
+        (gc.enable if before else gc.disable)()
 
 
 def test_plain_mode():
@@ -132,6 +151,18 @@ def test_a_stream_waits_for_the_one_before(cuda):
         with order.session(), order.session():
             pass
     assert cuda.waits == [(11, 10), (10, 11)]
+
+
+def test_each_session_leaves_the_device_as_it_was(cuda):
+    order = StreamOrder(torch.device("cuda", 1))
+    cuda.device = 1
+    with order.session():
+        cuda.device = 2  # what runs inside goes elsewhere for a while
+        with order.session():
+            assert cuda.device == 1
+        assert cuda.device == 2
+        cuda.device = 1
+    assert cuda.device == 1
 
 
 def test_a_session_is_on_its_device(cuda):

@@ -140,6 +140,7 @@ def test_even_segments(bucket, lengths):
     [
         (Bucket(1024, 16), True, [(1024, 16, 1024)]),
         (Bucket(1024, 17), True, [(1024, 8, 1024), (1024, 17, 588)]),
+        (Bucket(1024, 22), True, [(1024, 8, 1024), (1024, 22, 472)]),  # 472.6
         (Bucket(1012, 64), True, [(1012, 8, 1012), (1012, 64, 180)]),  # 178 rounded up to units
         (Bucket(1024, 64), False, [(1024, 64, 1024)]),
     ],

@@ -33,7 +33,7 @@ GRAPHS = graph_config(max_batch_size=4)
 OFF = MultimodalConfig()
 EMPTY = MultimodalConfig(encoder_cuda_graph={})
 # The model itself refuses the pair; an engine may hand over one that was changed afterwards.
-SIDE_STREAM = GRAPHS.model_copy(update={"encoder_side_stream_max_ahead": 2})
+SIDE_STREAM = GRAPHS.model_copy(update={"encoder_side_stream_max_ahead": 1})
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ SIDE_STREAM = GRAPHS.model_copy(update={"encoder_side_stream_max_ahead": 2})
         (GRAPHS, SaysNothing, "cpu", "engine SaysNothing does not capture"),
         (GRAPHS, Truthy, "cpu", "engine Truthy does not capture"),
         (GRAPHS, Supports, "meta", "no graph backend for device meta; allowed: cpu, cuda"),
-        (SIDE_STREAM, Supports, "cpu", "encoder_side_stream_max_ahead=2 cannot go with"),
+        (SIDE_STREAM, Supports, "cpu", "encoder_side_stream_max_ahead=1 cannot go with"),
         (OFF, SaysNothing, "meta", None),
         (EMPTY, SaysNothing, "meta", None),
         (OFF.model_copy(update={"encoder_side_stream_max_ahead": 2}), SaysNothing, "cpu", None),
@@ -100,6 +100,13 @@ def test_all_towers_share_one_pool(backends):
     items = [make_item((12, 4))]
     for tower in both.values():
         assert_outputs(tower, items, tower.encode(items))
+
+
+def test_a_tower_with_a_cap_has_a_pool_of_its_own(backends):
+    """Captured again, it gets memory back only when all graphs of its pool are gone."""
+    config = both_config(audio={"max_batch_size": 4, "max_graph_memory": 1 << 30})
+    setup_mm_encoder_cuda_graphs(towers(), config)
+    assert [backend.captured for backend in backends] == [[256, 192, 128, 64]] * 2
 
 
 class Misfit(FakeAudioTower):

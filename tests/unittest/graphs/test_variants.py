@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 import torch
 
+from tensorrt_llm_ext.graphs import variants
 from tensorrt_llm_ext.graphs.buckets import Bucket
 from tensorrt_llm_ext.graphs.capture import AS_FAST, _Judge
 from tensorrt_llm_ext.graphs.captured import CaptureTimes
 from tensorrt_llm_ext.graphs.static_backend import StaticGraphBackend
 from tensorrt_llm_ext.graphs.variants import (
+    WORTH_CHANGING,
     VariantChoices,
     cache_dir,
     capture_fastest,
@@ -67,20 +69,27 @@ class TimedBackend(StaticGraphBackend):
         return graph
 
     def time_ms(self, body: Any, *, repeats: int) -> float:
+        self.repeats = repeats
         return self.milliseconds[body.__self__.form]
 
 
-def capture(backend: TimedBackend, variants: tuple[str, ...]) -> Any:
+def capture(backend: TimedBackend, forms: tuple[str, ...]) -> Any:
     def body() -> None:
         backend.ran.append(backend.form)
         torch.zeros(2).add_(1)
 
-    return capture_fastest(backend, body, variants, 1, lambda: backend.ran.append("filled"))
+    return capture_fastest(backend, body, forms, 1, lambda: backend.ran.append("filled"))
 
 
 @pytest.mark.parametrize(
     ("usual", "other", "kept"),
-    [(2.0, 1.0, "other"), (1.0, 2.0, "usual"), (1.0, 0.995, "usual"), (1.0, 0.98, "other")],
+    [
+        (2.0, 1.0, "other"),
+        (1.0, 2.0, "usual"),
+        (1.0, 0.995, "usual"),
+        (1.0, WORTH_CHANGING, "usual"),
+        (1.0, 0.98, "other"),
+    ],
 )
 def test_the_fastest_form_is_kept(usual: float, other: float, kept: str) -> None:
     """Another form has to be faster than the usual one by more than timings differ."""
@@ -93,11 +102,45 @@ def test_the_fastest_form_is_kept(usual: float, other: float, kept: str) -> None
     assert backend.ran[-1] == kept
 
 
+def test_the_first_form_is_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(TimedBackend):
+        def capture(self, body: Any, *, warmup_steps: int) -> Any:
+            now.append(now[-1] + 3.0)
+            return super().capture(body, warmup_steps=warmup_steps)
+
+    now = [7.0]
+    monkeypatch.setattr(variants.time, "perf_counter", lambda: now[-1])
+    assert capture(Slow(usual=1.0, other=2.0), FORMS).search_seconds == 3.0
+
+
 def test_one_form_is_not_searched() -> None:
     backend = TimedBackend(usual=1.0)
     assert capture(backend, ("usual",)).variant == "usual"
     with pytest.raises(ValueError, match="a form to capture"):
         capture(backend, ())
+
+
+@pytest.mark.parametrize(("accelerated", "repeats"), [(True, 5), (False, 1)])
+def test_replays_are_timed_more_than_once_where_times_decide(accelerated, repeats) -> None:
+    backend = TimedBackend(usual=1.0)
+    backend.accelerated = accelerated  # type: ignore[misc]
+    capture(backend, ("usual",))
+    assert backend.repeats == repeats
+
+
+def test_only_a_choice_among_several_is_noted() -> None:
+    def body() -> None:
+        backend.ran.append(backend.form)
+        torch.zeros(2).add_(1)
+
+    choices = VariantChoices("abc", search_seconds=10)
+    for bucket, backend in (
+        (BUCKET, TimedBackend(usual=2.0, other=1.0)),
+        (Bucket(32, 4), TimedBackend(usual=2.0)),
+    ):
+        choices.capture(bucket, backend, body, 1, lambda: None)
+    assert choices.candidates(BUCKET, FORMS) == ("other",)
+    assert choices.candidates(Bucket(32, 4), FORMS) == FORMS
 
 
 def test_choices_are_remembered_for_the_same_encoder_and_device() -> None:
@@ -146,6 +189,9 @@ def test_a_folder_that_cannot_be_written_stops_nothing(
         choices = VariantChoices("abc", search_seconds=10)
         choices.note(BUCKET, "other", 1.0)
         choices.save()
+        (tmp_path / "file").unlink()
+        choices.save()
+    assert VariantChoices("abc", search_seconds=0).candidates(BUCKET, FORMS) == ("other",)
     assert "cannot remember the fastest forms" in caplog.text
     assert choices.candidates(BUCKET, FORMS) == ("other",)
 
@@ -215,6 +261,14 @@ def test_signature_depends_on_shapes_and_dtype() -> None:
         torch.nn.Linear(2, 3, bias=False),
     )
     assert len({one, *(signature_of(m, device) for m in others)}) == 4
+
+
+def test_signature_depends_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = set()
+    for name in ("one", "other"):
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device, name=name: name)
+        seen.add(signature_of(torch.nn.Linear(2, 3), torch.device("cuda")))
+    assert len(seen) == 2
 
 
 # ---- buckets that a larger one replaces ----------------------------------------------------------
