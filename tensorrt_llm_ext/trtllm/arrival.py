@@ -83,8 +83,7 @@ def _register() -> None:
     from .registration import register
     from .serve import refuse_uncarried_keys
 
-    if register().active:
-        refuse_uncarried_keys()
+    refuse_uncarried_keys(register().active)
 
 
 class _Finder(MetaPathFinder):

@@ -12,10 +12,11 @@ import inspect
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
+
+from .probe import Missing, find
 
 CONTRACT = Path(__file__).with_name("contract.json")
 
@@ -109,10 +110,9 @@ def _resolve(modules: list[str], path: str) -> tuple[Any, str]:
     """The value, or why there is none."""
     reasons = []
     for module in modules:
-        try:
-            value: Any = import_module(module)
-        except ImportError as error:
-            reasons.append(str(error))
+        value = find(module)
+        if isinstance(value, Missing):
+            reasons.append(value.reason)
             continue
         for attribute in path.split("."):
             # Functions of a class as they are written: no binding, and no look at its bases.

@@ -17,17 +17,13 @@ import inspect
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from torch import nn
 
-from .lifecycle import (
-    capture_model,
-    capture_once,
-    refuse_without_towers,
-    settings_of,
-    towers_of,
-)
+from .config import Settings
+from .lifecycle import capture_model, capture_once, settings_of, towers_of
 from .probe import ENCODER, MODEL_ENGINE, Missing, find, parameters_of
 from .ranks import Ranks
 from .tower import HostTower
@@ -109,11 +105,9 @@ def _around_capacity(original: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 def _capture_for(engine: Any) -> None:
-    if not towers_of(engine.model):
-        refuse_without_towers(engine.llm_args)
-        return
     ranks = Ranks.of(getattr(engine, "dist", None), getattr(engine, "mapping", None))
-    capture_model(engine.model, settings_of(engine.llm_args), ranks)
+    args = engine.llm_args
+    capture_model(engine.model, lambda: settings_of(args), ranks, args)
 
 
 def _around_setup(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -122,19 +116,19 @@ def _around_setup(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def capture_instead(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs).arguments
-        model = given["model"]
         llm_args = next((v for v in given.values() if hasattr(v, "multimodal_config")), None)
-        if not towers_of(model):
-            refuse_without_towers(llm_args)
-            return original(*args, **kwargs)
         config = next((v for v in given.values() if hasattr(v, "encoder_cuda_graph")), None)
-        settings = settings_of(llm_args, config)
-        if settings.max_num_tokens is None:
+
+        def find_settings() -> Settings:
+            settings = settings_of(llm_args, config)
+            if settings.max_num_tokens is not None:
+                return settings
             budget = next((given[name] for name in _BUDGETS if given.get(name)), None)
-            settings = settings.model_copy(update={"max_num_tokens": budget})
+            return settings.model_copy(update={"max_num_tokens": budget})
+
         ranks = Ranks.of(given.get("dist"), given.get("mapping"))
-        capture_model(model, settings, ranks)
-        return None
+        capture_model(given["model"], find_settings, ranks, llm_args)
+        return None if towers_of(given["model"]) else original(*args, **kwargs)
 
     return capture_instead
 
@@ -155,7 +149,13 @@ def capture_at_last_call(
     tower, anchor = tower_ref(), anchor_ref()
     if tower is None or anchor is None:
         return
-    settings = settings_of(multimodal_config=tower.multimodal_config)
+    towers = {tower.encoder_cuda_graph_modality: tower}
+    find_settings = partial(_settings_of_tower, tower.multimodal_config)
+    capture_once(towers, anchor, find_settings, Ranks.of(mapping=tower.mapping))
+
+
+def _settings_of_tower(multimodal_config: Any) -> Settings:
+    settings = settings_of(multimodal_config=multimodal_config)
     for modality, entry in settings.graphs.items():
         if settings.max_num_tokens is None and entry.max_batch_size and not entry.max_num_tokens:
             raise ValueError(
@@ -163,5 +163,4 @@ def capture_at_last_call(
                 "budget, which this version of TensorRT-LLM gives no access to: set max_num_tokens "
                 "beside it, use buckets, or start by `trtllm-ext serve` or tensorrt_llm_ext.LLM"
             )
-    towers = {tower.encoder_cuda_graph_modality: tower}
-    capture_once(towers, anchor, settings, Ranks.of(mapping=tower.mapping))
+    return settings

@@ -42,10 +42,11 @@ def find(*names: str) -> Any:
     """The first of several names that is there.
 
     Args:
-        names: ``module:attribute.attribute`` each.
+        names: ``module`` or ``module:attribute.attribute`` each.
 
     Returns:
-        The value, or `Missing`.
+        The value, or `Missing`: whatever an import raises is a reason, not an end. A module of
+        upstream's loads libraries and asks drivers.
     """
     reasons = []
     for name in names:
@@ -54,8 +55,8 @@ def find(*names: str) -> Any:
             value: Any = import_module(module)
             for attribute in path.split(".") if path else ():
                 value = getattr(value, attribute)
-        except (ImportError, AttributeError) as error:
-            reasons.append(f"{name} ({error})")
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (see Returns)
+            reasons.append(f"{name} ({type(error).__name__}: {error})")
         else:
             return value
     return Missing("not found: " + ", ".join(reasons))

@@ -123,7 +123,7 @@ def _prepare(
         reason = f"{other} registered another class for it"
         return Finding(architecture, "refused", reason), None
     if theirs is None:
-        return Finding(architecture, "absent", absent), None
+        return Finding(architecture, "refused" if absent else "absent", absent), None
     mixin, processors = upstream["mixin"], upstream["processors"]
     ours = models.model_class(theirs, family, mixin, hook)
 

@@ -124,6 +124,20 @@ def test_find() -> None:
     assert "no_such" in missing.reason
 
 
+@pytest.mark.parametrize("fault", ["OSError('no driver')", "SystemExit(3)", "RuntimeError('x')"])
+def test_whatever_an_import_raises_is_a_reason(stub: Path, fault: str) -> None:
+    (stub / "tensorrt_llm" / "_torch").mkdir()
+    (stub / "tensorrt_llm" / "_torch" / "__init__.py").write_text(f"raise {fault}\n")
+    code = "from tensorrt_llm_ext.cli import main; main(['doctor'])"
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        run(code, stub)
+    assert refused.value.returncode == 1
+    assert "Traceback" not in refused.value.stderr
+    cause = fault.replace("('", ": ").replace("')", "").replace("(", ": ").replace(")", "")
+    lines = refused.value.stdout.splitlines()
+    assert next(line for line in lines if line.startswith("Nothing registered")).count(cause) > 0
+
+
 def test_takes() -> None:
     def function(one: object, *, two: int = 2) -> None: ...
 
