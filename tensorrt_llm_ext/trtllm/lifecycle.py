@@ -86,7 +86,8 @@ def refuse_without_towers(llm_args: Any) -> None:
     except ValueError as error:
         raise ValueError(
             f"{error} (no encoder of tensorrt_llm_ext, to be exact: the log says where upstream's "
-            "was left in place, trtllm-ext doctor what is registered)"
+            "was left in place, trtllm-ext doctor what is registered; a worker of disaggregated "
+            "serving whose encoders run elsewhere takes no entries)"
         ) from error
 
 

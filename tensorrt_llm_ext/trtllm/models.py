@@ -104,12 +104,8 @@ def model_class(upstream: type[Any], family: Family, mixin: type[Any], hook: Hoo
         config = config_of(model_config)  # before upstream narrows it to the language model's
         upstream.__init__(self, model_config, *args, **kwargs)
         owner = getattr(self, family.owner, None)
-        if owner is None:  # switched off, or another worker's
-            return
-        try:
-            take_over(owner, config, family, mixin, hook, model_config)
-        except CannotTakeOverError as error:
-            logger.warning("upstream's encoder stays, without graphs of ours: %s", error)
+        if owner is not None:  # else switched off, or in another process
+            _take_over_or_leave(owner, config, family, mixin, hook, model_config)
 
     return _subclass(upstream, {"__init__": __init__})
 
@@ -127,7 +123,9 @@ def encoder_class(upstream: type[Any], family: Family, mixin: type[Any], hook: H
     def __init__(self: Any, model_config: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         config = config_of(model_config)
         upstream.__init__(self, model_config, *args, **kwargs)
-        take_over(self, config, family, mixin, hook, model_config)
+        if not hasattr(self, "config"):  # what the engine asks its model for; GLM's has none
+            self.config = model_config.pretrained_config.vision_config
+        _take_over_or_leave(self, config, family, mixin, hook, model_config)
 
     return _subclass(upstream, {"__init__": __init__})
 
@@ -146,6 +144,13 @@ def config_of(model_config: Any) -> dict[str, Any]:
     """
     pretrained = model_config.pretrained_config
     return dict(pretrained.to_dict() if hasattr(pretrained, "to_dict") else vars(pretrained))
+
+
+def _take_over_or_leave(owner: nn.Module, *how: Any) -> None:
+    try:
+        take_over(owner, *how)
+    except CannotTakeOverError as error:
+        logger.warning("upstream's encoder stays, without graphs of ours: %s", error)
 
 
 def take_over(

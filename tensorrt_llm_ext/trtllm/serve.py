@@ -119,6 +119,11 @@ def serve_command(
         return Refusal(f"{DISABLE} is set; unset it, or use --backend torch")
     if not installed():
         return Refusal("TensorRT-LLM is not installed; use --backend torch")
+    if values.get("mm_encoder_only"):
+        return Refusal(
+            "mm_encoder_only: TensorRT-LLM serves encoders alone by `trtllm-serve "
+            "mm_embedding_serve`; docs/tensorrt-llm.md says how it is started with this package"
+        )
     registration = register_now()
     if not registration.active:
         return Refusal(f"{registration.refusal}; see trtllm-ext doctor")

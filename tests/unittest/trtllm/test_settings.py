@@ -344,6 +344,9 @@ def test_no_hand_over(checkpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = serve_command(checkpoint, {"multimodal_config": {"encoder_cuda_graph": {"image": {}}}})
     assert isinstance(wrong, Refusal)
     assert "one of buckets and max_batch_size is required" in wrong.reason
+    alone = serve_command(checkpoint, {"mm_encoder_only": True})
+    assert isinstance(alone, Refusal)
+    assert "mm_embedding_serve" in alone.reason
     nothing = SimpleNamespace(active=False, refusal="no place to capture")
     monkeypatch.setattr(serve, "register_now", lambda: nothing)
     assert serve_command(checkpoint, {}) == Refusal("no place to capture; see trtllm-ext doctor")
