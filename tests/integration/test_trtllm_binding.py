@@ -83,7 +83,9 @@ def outcome(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) ->
         if variant not in done:
             root = tmp_path_factory.mktemp(variant)
             double = builder.build_double(root / "double", variant)
-            values = {name: DIAGNOSIS.format(name) for name in ("healthy", "hook", "contract")}
+            values = {
+                name: DIAGNOSIS.format(name) for name in ("healthy", "hook", "contract", "files")
+            }
             done[variant] = drive(
                 double, root / "out", plan(models, variant), values, OURS, spy=True
             )
@@ -238,6 +240,9 @@ def test_doctor(outcome: Outcomes, variant: str) -> None:
     assert values["healthy"] == "True"
     hook = "setup: setup_mm_encoder_cuda_graphs" if variant == AFTER else "_init_model_capacity"
     assert hook in values["hook"]
+    files = eval(values["files"])
+    assert files["tensorrt_llm/_torch/nccl_window_graph.py"].startswith("hash different")
+    assert files["tensorrt_llm/_torch/models/modeling_utils.py"].startswith("hash not recorded")
     changed = {
         BEFORE: (),
         AFTER: ("MultimodalEncoderCudaGraphConfig",),
