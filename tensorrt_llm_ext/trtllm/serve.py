@@ -179,7 +179,8 @@ def refuse_uncarried_keys(active: bool) -> None:
         active: Whether ``trtllm-ext serve`` would work here.
 
     Raises:
-        ValueError: It has keys of ours that the installed version's models do not have.
+        click.ClickException: It has keys of ours that the installed version's models do not have.
+            The command prints it and ends.
     """
     if click.get_current_context(silent=True) is None:  # a command of upstream's runs inside one
         return
@@ -190,7 +191,7 @@ def refuse_uncarried_keys(active: bool) -> None:
             keys = entry if isinstance(entry, Mapping) else ()
             lost = [str(key) for key in keys if key not in carried]
             if lost:
-                raise ValueError(
+                raise click.ClickException(
                     f"{source}: multimodal_config.{GRAPHS}.{modality} has {', '.join(lost)}, which "
                     f"{COMMAND} of this TensorRT-LLM does not take (it takes "
                     f"{', '.join(sorted(carried))}). {_WAYS if active else _WAY}"
