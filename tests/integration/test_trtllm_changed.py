@@ -164,6 +164,16 @@ def test_an_import_in_the_middle_of_upstreams_registers_when_that_is_over(
     assert theirs(done.runs["qwen"]) == []
 
 
+def test_a_model_whose_module_cannot_be_imported_is_refused_alone(tmp_path: Path) -> None:
+    edit = Edit(GLM, "class Glm5NextVisionModel(", "raise OSError('no driver')\n\nclass Glm(")
+    double = builder.build_double(tmp_path / "double", BEFORE, [edit])
+    done = drive(double, tmp_path / "out", values={"models": DIAGNOSIS.format("models")})
+    found = eval(done.values["models"])
+    assert found["Glm5NextForConditionalGeneration"].startswith("refused: not found: ")
+    assert "OSError: no driver" in found["Glm5NextForConditionalGeneration"]
+    assert found["Qwen3VLForConditionalGeneration"] == "registered"
+
+
 def test_an_unknown_argument_of_the_metadata_is_named(
     mutated: Callable[..., Outcome], models: dict[str, str]
 ) -> None:

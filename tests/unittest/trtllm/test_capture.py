@@ -108,6 +108,15 @@ def test_model_without_towers() -> None:
     assert capture(nn.Linear(1, 1)) == []
 
 
+def test_settings_of_upstreams_own_encoders_are_upstreams_to_check() -> None:
+    def newer() -> Settings:
+        raise ValueError("an entry of upstream's that ours does not know")
+
+    assert capture_model(nn.Linear(1, 1), newer, ALONE) == []
+    with pytest.raises(ValueError, match="an entry of upstream's"):
+        capture_model(model(), newer, ALONE)
+
+
 def test_what_was_asked_for_is_not_lost() -> None:
     refuse_without_towers(SimpleNamespace())
     reason = r"entry for 'image'.*trtllm-ext doctor"
