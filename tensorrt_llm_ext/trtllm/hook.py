@@ -126,9 +126,11 @@ def _around_setup(original: Callable[..., Any]) -> Callable[..., Any]:
             budget = next((given[name] for name in _BUDGETS if given.get(name)), None)
             return settings.model_copy(update={"max_num_tokens": budget})
 
-        ranks = Ranks.of(given.get("dist"), given.get("mapping"))
-        capture_model(given["model"], find_settings, ranks, llm_args)
-        return None if towers_of(given["model"]) else original(*args, **kwargs)
+        model = given["model"]
+        built_for = getattr(getattr(model, "model_config", None), "mapping", None)
+        ranks = Ranks.of(given.get("dist"), given.get("mapping", built_for))
+        capture_model(model, find_settings, ranks, llm_args)
+        return None if towers_of(model) else original(*args, **kwargs)
 
     return capture_instead
 

@@ -32,6 +32,7 @@ MODEL_ENGINE = "tensorrt_llm._torch.pyexecutor.model_engine"
 LLM_ARGS = "tensorrt_llm.llmapi.llm_args"
 INPUTS = "tensorrt_llm.inputs.registry"
 ATTENTION = ("tensorrt_llm._torch.attention.backends", "tensorrt_llm._torch.attention_backend")
+MPI_GATHER = "tensorrt_llm._utils:mpi_allgather"
 NCCL_WINDOWS = (
     "tensorrt_llm._torch.pyexecutor.nccl_window_graph",
     "tensorrt_llm._torch.nccl_window_graph",

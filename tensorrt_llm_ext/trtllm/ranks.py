@@ -10,6 +10,8 @@ from typing import Any
 
 import torch.distributed
 
+from .probe import MPI_GATHER, find
+
 
 @dataclass(frozen=True)
 class Ranks:
@@ -27,19 +29,24 @@ class Ranks:
 
     @classmethod
     def of(cls, dist: Any = None, mapping: Any = None) -> Ranks:
-        """Those of upstream's engine, else of torch's process group, else this process alone.
+        """Those of upstream's engine, else of torch's process group, else of upstream's MPI.
 
         Args:
             dist: The engine's ``dist``: something with ``allgather`` or ``tp_allgather``.
             mapping: Its ``mapping``: something with ``world_size`` and ``rank``.
+
+        Returns:
+            This process alone where nothing says that there are others.
         """
-        size = int(getattr(mapping, "world_size", 1))
+        size, rank = int(getattr(mapping, "world_size", 1)), int(getattr(mapping, "rank", 0))
         gather = getattr(dist, "allgather", None) or getattr(dist, "tp_allgather", None)
         if size > 1 and gather is not None:
-            return cls(int(getattr(mapping, "rank", 0)), gather)
+            return cls(rank, gather)
         group = torch.distributed  # also where a mapping says several and there is no dist
         if group.is_available() and group.is_initialized() and group.get_world_size() > 1:
             return cls(group.get_rank(), _gather_objects)
+        if size > 1 and (over_mpi := find(MPI_GATHER)):
+            return cls(rank, over_mpi)
         return cls(0, lambda value: [value], size - 1)
 
     def refuse_to_guess(self, graphs: Mapping[str, Any]) -> None:

@@ -134,6 +134,7 @@ def test_a_worker_without_encoder_has_no_tower_and_answers_the_same(
     assert run.error == ""
     assert [name for name in run.names if name.startswith("our_")] == theirs(run) == []
     assert run.in_order("engine_ready", "kv_sized", "executor_ready", "llm_down")
+    assert "upstream's encoder stays" not in outcome(variant).output
     whole = runs[f"{family}, whole"]
     assert run.tokens == whole.tokens != []
     assert run.one("kv_sized")["used"] < whole.one("kv_sized")["used"]

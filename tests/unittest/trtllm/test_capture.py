@@ -276,7 +276,7 @@ def test_first_difference() -> None:
     assert first_difference([1]) is None
 
 
-def test_whom_to_ask() -> None:
+def test_whom_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     dist = SimpleNamespace(allgather=lambda value: [value, "b"])
     several = SimpleNamespace(world_size=2, rank=1)
     ranks = Ranks.of(dist, several)
@@ -285,6 +285,11 @@ def test_whom_to_ask() -> None:
     assert Ranks.of(older, several).gather("a") == ["a", "c"]
     assert Ranks.of(dist, SimpleNamespace(world_size=1)).gather("a") == ["a"]
     assert Ranks.of().gather("a") == ["a"]
+    with monkeypatch.context() as patch:
+        patch.setattr("tensorrt_llm_ext.trtllm.ranks.find", lambda name: dist.allgather)
+        over_mpi = Ranks.of(None, several)
+        assert (over_mpi.rank, over_mpi.gather("a")) == (1, ["a", "b"])
+        assert Ranks.of(None, SimpleNamespace(world_size=1)).gather("a") == ["a"]
     deaf = Ranks.of(None, several)
     with pytest.raises(ValueError, match="2 ranks build this engine"):
         capture(model(), deaf)

@@ -129,6 +129,23 @@ def test_after_20213_the_configured_budget(upstream: Upstream) -> None:
     assert max(bucket.num_tokens for bucket in tower.planned_buckets()) == 16
 
 
+def test_after_20213_the_model_says_how_many_ranks_there_are(upstream: Upstream) -> None:
+    """The set-up may not be given it; nothing here lets two ranks agree."""
+
+    def setup_mm_encoder_cuda_graphs(model: nn.Module, multimodal_config: Any) -> None: ...
+
+    there = upstream(setup_mm_encoder_cuda_graphs=setup_mm_encoder_cuda_graphs)
+    choose_hook().install()
+    vlm = model()
+    config = SimpleNamespace(encoder_cuda_graph={"image": {"buckets": [(16, 2)]}})
+    vlm.model_config = SimpleNamespace(mapping=SimpleNamespace(world_size=2, rank=0))
+    with pytest.raises(ValueError, match="2 ranks build this engine"):
+        there.module.setup_mm_encoder_cuda_graphs(vlm, config)
+    vlm.model_config.mapping.world_size = 1
+    there.module.setup_mm_encoder_cuda_graphs(vlm, config)
+    assert vlm[0].has_graphs
+
+
 class ChangedSignature(Engine):
     def _init_model_capacity(self, again: bool = False) -> None: ...
 
