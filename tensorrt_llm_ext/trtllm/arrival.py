@@ -103,10 +103,12 @@ def _stop_watching() -> None:
 
 
 def _register() -> None:
-    from .registration import register
+    from .registration import half_loaded, register
     from .serve import refuse_uncarried_keys
 
-    refuse_uncarried_keys(register().active)
+    registration = register()
+    if not half_loaded():
+        refuse_uncarried_keys(registration.active)
 
 
 class _Followed(ModuleSpec):
