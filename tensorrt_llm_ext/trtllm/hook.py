@@ -23,7 +23,13 @@ from typing import Any, Literal
 from torch import nn
 
 from .config import Settings
-from .lifecycle import capture_model, capture_once, settings_of, towers_of
+from .lifecycle import (
+    capture_model,
+    capture_once,
+    refuse_without_towers,
+    settings_of,
+    towers_of,
+)
 from .probe import ENCODER, MODEL_ENGINE, Missing, find, parameters_of
 from .ranks import Ranks
 from .tower import HostTower
@@ -31,7 +37,8 @@ from .tower import HostTower
 SETUP = "setup_mm_encoder_cuda_graphs"
 CAPACITY = "_init_model_capacity"
 LAST_CALL = "set_attn_max_seq_len"
-_MARK = "__tensorrt_llm_ext__"
+MARK = "__tensorrt_llm_ext__"
+"""Attribute of what is ours: the wrapped name, and classes of models."""
 _BUDGETS = ("configured_encoder_max_num_tokens", "encoder_max_num_tokens", "max_num_tokens")
 
 
@@ -54,7 +61,7 @@ class Hook:
     @property
     def installed(self) -> bool:
         """Whether the name is wrapped."""
-        return self.owner is None or hasattr(getattr(self.owner, self.name), _MARK)
+        return self.owner is None or hasattr(getattr(self.owner, self.name), MARK)
 
     def install(self) -> None:
         """Wraps the name, once."""
@@ -62,7 +69,7 @@ class Hook:
             return
         original = getattr(self.owner, self.name)
         wrapper = _around_setup(original) if self.kind == "setup" else _around_capacity(original)
-        setattr(wrapper, _MARK, True)
+        setattr(wrapper, MARK, True)
         setattr(self.owner, self.name, wrapper)
 
 
@@ -104,9 +111,20 @@ def _around_capacity(original: Callable[[Any], None]) -> Callable[[Any], None]:
     return capture_first
 
 
+def _takes_part(model: nn.Module) -> bool:
+    """Whether every rank of the model is here: it is of a class of ours, which each looked up.
+
+    A process that never needed this package has no hook, and would not answer.
+    """
+    return hasattr(type(model), MARK) or bool(towers_of(model))
+
+
 def _capture_for(engine: Any) -> None:
-    ranks = Ranks.of(getattr(engine, "dist", None), getattr(engine, "mapping", None))
     args = engine.llm_args
+    if not _takes_part(engine.model):
+        refuse_without_towers(args)
+        return
+    ranks = Ranks.of(getattr(engine, "dist", None), getattr(engine, "mapping", None))
     capture_model(engine.model, lambda: settings_of(args), ranks, args)
 
 
@@ -127,6 +145,9 @@ def _around_setup(original: Callable[..., Any]) -> Callable[..., Any]:
             return settings.model_copy(update={"max_num_tokens": budget})
 
         model = given["model"]
+        if not _takes_part(model):
+            refuse_without_towers(llm_args)
+            return original(*args, **kwargs)
         built_for = getattr(getattr(model, "model_config", None), "mapping", None)
         ranks = Ranks.of(given.get("dist"), given.get("mapping", built_for))
         capture_model(model, find_settings, ranks, llm_args)

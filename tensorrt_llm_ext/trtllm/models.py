@@ -23,7 +23,7 @@ from torch import nn
 from ..towers.loading import allocate_weights, tower_without_weights
 from ..towers.radio import RadioConfig, RadioTower
 from ..towers.registry import tower_entry
-from .hook import Hook, capture_at_last_call
+from .hook import MARK, Hook, capture_at_last_call
 from .probe import find
 from .tower import DeepstackGridHost, GridHost, HostTower, RadioHost
 
@@ -132,7 +132,8 @@ def encoder_class(upstream: type[Any], family: Family, mixin: type[Any], hook: H
 
 def _subclass(upstream: type[Any], members: Mapping[str, Any]) -> type[Any]:
     # Upstream sends workers the module's name, and looks decorated classes up by theirs.
-    made = {**members, "__module__": __name__, "__doc__": f"{upstream.__name__} with our towers."}
+    doc = f"{upstream.__name__} with our towers."
+    made = {**members, "__module__": __name__, "__doc__": doc, MARK: True}
     return type(upstream.__name__, (upstream,), made)
 
 

@@ -146,6 +146,38 @@ def test_after_20213_the_model_says_how_many_ranks_there_are(upstream: Upstream)
     assert vlm[0].has_graphs
 
 
+@pytest.mark.parametrize("ours", [True, False])
+@pytest.mark.parametrize("after", [True, False])
+def test_only_ranks_of_our_models_are_asked(upstream: Upstream, ours: bool, after: bool) -> None:
+    """Those of another model may never have imported this package."""
+
+    def setup_mm_encoder_cuda_graphs(model: Any, multimodal_config: Any, dist: Any) -> str:
+        return "upstream's"
+
+    asked: list[Any] = []
+
+    def allgather(said: Any) -> list[Any]:
+        asked.append(said)
+        return [said, said]
+
+    class Text(nn.Linear):
+        model_config = SimpleNamespace(mapping=SimpleNamespace(world_size=2, rank=0))
+
+    if ours:
+        setattr(Text, hook.MARK, True)
+    there = upstream(
+        **({"setup_mm_encoder_cuda_graphs": setup_mm_encoder_cuda_graphs} if after else {})
+    )
+    choose_hook().install()
+    dist, model = SimpleNamespace(allgather=allgather), Text(1, 1)
+    if after:
+        config = SimpleNamespace(encoder_cuda_graph=None)
+        assert there.module.setup_mm_encoder_cuda_graphs(model, config, dist) == "upstream's"
+    else:
+        there.engine(model, dist=dist, mapping=Text.model_config.mapping)
+    assert bool(asked) is ours
+
+
 class ChangedSignature(Engine):
     def _init_model_capacity(self, again: bool = False) -> None: ...
 
