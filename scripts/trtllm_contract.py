@@ -5,8 +5,9 @@
     python scripts/trtllm_contract.py ROOT [ROOT ...]           # rewrite it
     python scripts/trtllm_contract.py --check ROOT [ROOT ...]   # exit 1 when it is stale
 
-A ROOT is a checkout of upstream, or a folder with some of its files under their paths, named by its
-commit (``--commit ROOT=COMMIT`` names it otherwise). Files are parsed, never run, and nothing of
+A ROOT is a checkout of upstream without changes, whose commit git knows, or a folder with some of
+its files under their paths, named by its commit (``--commit ROOT=COMMIT`` names either otherwise).
+Every file that is there whole gets its hash. Files are parsed, never run, and nothing of
 them but names, parameters and literal defaults is written. A ROOT may hold a ``SOURCES.json``:
 path -> {"commit": ..., "extent": "declarations", "chars": ...}. It says which commit a file was
 last read at, and that what lies there is not the whole file but its declarations, copied from a
@@ -19,6 +20,7 @@ import argparse
 import ast
 import hashlib
 import json
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -45,7 +47,21 @@ class Snapshot(NamedTuple):
         """Reads what ``root`` says about its files."""
         listing = root / "SOURCES.json"
         sources = json.loads(listing.read_text("utf-8")) if listing.exists() else {}
-        return cls(commit or root.name, root, sources)
+        return cls(commit or _head(root) or root.name, root, sources)
+
+
+def _head(root: Path) -> str | None:
+    """The commit that is checked out, None outside of a checkout's root."""
+    if not (root / ".git").exists():
+        return None
+    git = ["git", "-C", str(root)]
+    changed = subprocess.run([*git, "diff", "--quiet", "HEAD"], check=False).returncode
+    if changed:
+        raise ValueError(f"{root}: files differ from HEAD; stash the changes")
+    head = subprocess.run(
+        [*git, "rev-parse", "--short=12", "HEAD"], check=True, capture_output=True, text=True
+    )
+    return head.stdout.strip()
 
 
 def build_contract(snapshots: Sequence[Snapshot], names: Sequence[Name] = NAMES) -> Json:

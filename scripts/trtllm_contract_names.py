@@ -114,6 +114,7 @@ NAMES: tuple[Name, ...] = (
         "import_custom_module_from_dir",
         "import_custom_module_from_file",
     ),
+    *_names("ranks", "_utils", "function", "mpi_allgather"),
     *_names(
         "weights",
         "_torch.pyexecutor.model_loader",

@@ -1,25 +1,31 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
 # SPDX-License-Identifier: Apache-2.0
-"""Registers with TensorRT-LLM as soon as somebody imports it, and no sooner.
+"""Registers with TensorRT-LLM as soon as somebody has imported it, and no sooner.
 
 Importing upstream takes long and prints to standard output, which ``$(trtllm-ext module-dir)`` and
-everybody who only plans or validates must not meet. So ``import tensorrt_llm_ext`` waits for it.
+everybody who only plans or validates must not meet. So ``import tensorrt_llm_ext`` waits for it;
+also where that happens in the middle of upstream's own import, by it or by another thread.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import sys
 from collections.abc import Sequence
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+logger = logging.getLogger(__name__)
+
 UPSTREAM = "tensorrt_llm"
 DISABLE = "TRTLLM_EXT_DISABLE"
+_NOTE = "_initializing"
+"""Attribute of a module's spec: its import has begun and is not over."""
 
 
 def disabled() -> bool:
@@ -48,19 +54,36 @@ def module_dir() -> Path:
 
 
 def watch() -> None:
-    """Registers now where upstream is loaded, else when it will be; off where disabled."""
-    if disabled() or any(isinstance(finder, _Finder) for finder in sys.meta_path):
+    """Registers now where upstream is loaded, else as soon as it is; off where disabled."""
+    if disabled():
         return
-    module = sys.modules.get(UPSTREAM)
-    if module is None:
-        if installed():
+    if UPSTREAM not in sys.modules:
+        if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
             sys.meta_path.insert(0, _Finder())
-    elif not _is_loading(module):
+    elif is_loading(UPSTREAM):
+        follow(UPSTREAM)
+    else:
         _register()
 
 
-def _is_loading(module: ModuleType) -> bool:
-    return bool(getattr(module.__spec__, "_initializing", False))
+def is_loading(name: str) -> bool:
+    """Whether a module's import has begun and is not over.
+
+    Args:
+        name: Of the module.
+    """
+    return bool(getattr(getattr(sys.modules.get(name), "__spec__", None), _NOTE, False))
+
+
+def follow(name: str) -> None:
+    """Watches again when the import of a module is over, however it ends.
+
+    Args:
+        name: Of a module whose import has begun.
+    """
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    if spec is not None:
+        _follow_spec(spec)
 
 
 def register_now() -> Any:
@@ -80,15 +103,49 @@ def _stop_watching() -> None:
 
 
 def _register() -> None:
-    from .registration import register
+    from .registration import half_loaded, register
     from .serve import refuse_uncarried_keys
 
-    if register().active:
-        refuse_uncarried_keys()
+    registration = register()
+    if not half_loaded():
+        refuse_uncarried_keys(registration.active)
+
+
+class _Followed(ModuleSpec):
+    """A module's spec that notices the end of the import.
+
+    The import system takes a note in the spec when it begins, and withdraws it in the thread that
+    imports before anybody else gets the module. So nothing of an import is ours: not the loader,
+    not the module, and the spec gets its class back.
+    """
+
+    own_class: type[ModuleSpec]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == _NOTE and not value:
+            self.__class__ = self.own_class  # type: ignore[assignment]
+            _stop_watching()
+            watch()
+
+
+def _follow_spec(spec: ModuleSpec) -> None:
+    own = type(spec)
+    if issubclass(own, _Followed):
+        return
+    try:
+        spec.__class__ = type(own.__name__, (_Followed, own), {"own_class": own})
+    except TypeError as error:  # somebody's own kind of spec
+        logger.warning(
+            "tensorrt_llm_ext cannot see the end of the import of %s (%s): call "
+            "tensorrt_llm_ext.trtllm.register() after it",
+            spec.name,
+            error,
+        )
 
 
 class _Finder(MetaPathFinder):
-    """Sees upstream's import; finds nothing itself.
+    """Sees upstream's import begin; finds nothing itself.
 
     It stays until upstream is loaded: many only ask whether that could be (``find_spec``), and an
     import may fail and be tried again.
@@ -100,31 +157,16 @@ class _Finder(MetaPathFinder):
         path: Sequence[str] | None,
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
+        if fullname.startswith(f"{UPSTREAM}.") and is_loading(UPSTREAM):
+            follow(UPSTREAM)  # a finder before this one found it
         if fullname != UPSTREAM:
             return None
         for finder in sys.meta_path:
             look = getattr(finder, "find_spec", None)
-            spec = None if look is None or finder is self else look(fullname, path, target)
+            spec: ModuleSpec | None = (
+                None if look is None or finder is self else look(fullname, path, target)
+            )
             if spec is not None:
-                if spec.loader is not None:
-                    spec.loader = _Loader(spec.loader)
+                _follow_spec(spec)
                 return spec
         return None
-
-
-class _Loader(Loader):
-    """Upstream's loader, and our registration after it."""
-
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader  # what others look at
-        module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        _stop_watching()
-        _register()

@@ -10,7 +10,7 @@ export it on each (``mpirun -x``); ranks that received different settings say so
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,10 +18,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ..llmapi.mm_config import MODALITY_ALIASES, MultimodalConfig, MultimodalEncoderCudaGraphConfig
 from ..llmapi.problems import explain
+from .memory_file import MemoryFile
 from .probe import LLM_ARGS, find
 
 VARIABLE = "TRTLLM_EXT_SIDE_CHANNEL"
 GRAPHS = "encoder_cuda_graph"
+ENTRY_FIELDS = ("buckets", "enable_padding", "warmup_steps", "enable_replay_stats")
+"""Fields of an entry that every version of upstream has."""
+NEWER_ENTRY_FIELDS = ("max_batch_size", "max_num_tokens")
+"""Fields that it has after #20213."""
 _SIDE_STREAM = "encoder_side_stream_max_ahead"
 
 
@@ -32,14 +37,14 @@ class Settings(BaseModel):
         graphs: Entries by modality.
         max_num_tokens: Encoder budget as configured (rows before any merger), not as a scheduler
             raised or the language model's limits clamped it; None: unknown.
-        report_dir: Where ranks write what they captured, those of other machines apart.
+        reports: Where ranks write what they captured, those of other machines apart.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     graphs: dict[str, MultimodalEncoderCudaGraphConfig] = {}
     max_num_tokens: int | None = None
-    report_dir: str | None = None
+    reports: MemoryFile | None = None
 
     def config(self) -> MultimodalConfig:
         """The same as the configuration that towers take."""
@@ -82,6 +87,19 @@ def configured_budget(values: Mapping[str, Any]) -> int:
         values: Arguments of ``LLM``, or a serve configuration.
     """
     return int(values.get("encoder_max_num_tokens") or values.get("max_num_tokens") or 8192)
+
+
+def encoder_is_off(graphs: Iterable[str]) -> str:
+    """What is wrong with entries where ``disable_mm_encoder`` is set.
+
+    Args:
+        graphs: Their modalities.
+    """
+    return (
+        f"{GRAPHS} has entries for {', '.join(graphs)} and disable_mm_encoder is set: a process "
+        "without encoders captures no graphs of them. Remove one of the two; in disaggregated "
+        "serving the entries belong to the encoder's worker (mm_encoder_only)"
+    )
 
 
 def known_to_upstream(

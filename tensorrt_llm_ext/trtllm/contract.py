@@ -3,19 +3,22 @@
 """Whether the installed TensorRT-LLM has the names that we were written against, as we read them.
 
 ``contract.json`` holds names, parameters and defaults of upstream's public source at named commits
-(``scripts/trtllm_contract.py`` writes it). The check imports and inspects; it calls nothing.
+(``scripts/trtllm_contract.py`` writes it). The check imports and inspects; it calls nothing. Files
+that were there whole have a hash too; of the others the declarations were read by eye.
 """
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
+
+from .probe import Missing, find
 
 CONTRACT = Path(__file__).with_name("contract.json")
 
@@ -78,6 +81,60 @@ def check_contract(
     ]
 
 
+@dataclass(frozen=True)
+class FileFinding:
+    """What became of a file that was read.
+
+    Attributes:
+        path: Below the folder that holds the package.
+        status: ``equal`` to a file that was hashed, ``different``, ``not recorded`` where none was
+            hashed (its declarations were read by eye), or ``not there``.
+        commits: Snapshots that were compared with; those that it equals, where it does.
+    """
+
+    path: str
+    status: Literal["equal", "different", "not recorded", "not there"]
+    commits: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        at = ", ".join(self.commits)
+        told = {
+            "equal": f"hash equal to that of {at}",
+            "different": f"hash different from that of {at}",
+            "not recorded": f"hash not recorded (of {at}, declarations were read by eye)",
+            "not there": f"not in this version (was in {at})",
+        }
+        return told[self.status]
+
+
+def check_files(contract: Mapping[str, Any], root: Path) -> list[FileFinding]:
+    """Compares files with those that were read.
+
+    Args:
+        contract: Of `load_contract`.
+        root: The folder that holds the package ``tensorrt_llm``.
+
+    Returns:
+        One finding a path, sorted.
+    """
+    seen: dict[str, dict[str, str | None]] = {}
+    for commit, files in contract["snapshots"].items():
+        for path, source in files.items():
+            seen.setdefault(path, {})[commit] = source["sha256"]
+    return [_check_file(path, root / path, seen[path]) for path in sorted(seen)]
+
+
+def _check_file(path: str, file: Path, hashes: Mapping[str, str | None]) -> FileFinding:
+    if not file.is_file():
+        return FileFinding(path, "not there", tuple(hashes))
+    recorded = {commit: digest for commit, digest in hashes.items() if digest is not None}
+    if not recorded:
+        return FileFinding(path, "not recorded", tuple(hashes))
+    found = hashlib.sha256(file.read_bytes()).hexdigest()
+    equal = tuple(commit for commit, digest in recorded.items() if digest == found)
+    return FileFinding(path, "equal" if equal else "different", equal or tuple(recorded))
+
+
 def problems(findings: Iterable[Finding]) -> tuple[str, ...]:
     """What is not as read, one line each."""
     return tuple(str(finding) for finding in findings if finding.status != "same")
@@ -109,10 +166,9 @@ def _resolve(modules: list[str], path: str) -> tuple[Any, str]:
     """The value, or why there is none."""
     reasons = []
     for module in modules:
-        try:
-            value: Any = import_module(module)
-        except ImportError as error:
-            reasons.append(str(error))
+        value = find(module)
+        if isinstance(value, Missing):
+            reasons.append(value.reason)
             continue
         for attribute in path.split("."):
             # Functions of a class as they are written: no binding, and no look at its bases.

@@ -5,14 +5,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from .arrival import DISABLE, disabled, installed, module_dir, register_now
 from .attention import OURS
 from .attention import VARIABLE as ATTENTION_VARIABLE
 from .config import VARIABLE, entry_fields
-from .contract import check_contract, problems
+from .contract import check_contract, check_files, load_contract, problems
 from .probe import find
 
 
@@ -28,6 +30,7 @@ class Diagnosis:
         models: Architecture -> what became of it.
         carried: Keys of an ``encoder_cuda_graph`` entry that the version's own models take.
         contract: Names whose signature is not what we were written against.
+        files: Path -> whether it is the file that was read.
         settings: Our variables that are set.
         module_dir: For ``--custom_module_dirs``.
         refusal: Why nothing is registered; "" where something is.
@@ -40,6 +43,7 @@ class Diagnosis:
     models: dict[str, str] = field(default_factory=dict)
     carried: tuple[str, ...] = ()
     contract: tuple[str, ...] = ()
+    files: dict[str, str] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
     module_dir: str = ""
     refusal: str = ""
@@ -66,6 +70,13 @@ class Diagnosis:
         if self.carried:
             lines.append(f"Keys that trtllm-serve takes by itself: {', '.join(self.carried)}")
         lines += [f"Not as expected: {problem}" for problem in self.contract]
+        if self.files:
+            lines.append("Files, against those that were read when the binding was written:")
+            lines += [f"  {path}: {state}" for path, state in self.files.items()]
+            lines.append(
+                "  (another hash is another version of the file, no fault by itself: what counts "
+                "are names and signatures, of which every difference stands above)"
+            )
         lines += [f"{name}={value}" for name, value in self.settings.items()]
         lines.append(f"--custom_module_dirs {self.module_dir}")
         return "\n".join(lines)
@@ -81,7 +92,7 @@ def diagnose() -> Diagnosis:
         return Diagnosis(None, disabled(), refusal="TensorRT-LLM is not installed", **common)
     if disabled():
         return Diagnosis("installed, not imported", True, **common)
-    registration = register_now()
+    registration, contract = register_now(), load_contract()
     hook = registration.hook
     return Diagnosis(
         version=str(find("tensorrt_llm:__version__") or "unknown"),
@@ -93,7 +104,16 @@ def diagnose() -> Diagnosis:
             for finding in registration.findings
         },
         carried=entry_fields(),
-        contract=problems(check_contract()),
+        contract=problems(check_contract(contract)),
+        files=_files(contract),
         refusal=registration.refusal,
         **common,
     )
+
+
+def _files(contract: Mapping[str, Any]) -> dict[str, str]:
+    place = find("tensorrt_llm:__file__")
+    if not isinstance(place, str):
+        return {}
+    found = check_files(contract, Path(place).resolve().parents[1])
+    return {finding.path: str(finding) for finding in found}

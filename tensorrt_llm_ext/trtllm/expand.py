@@ -14,10 +14,16 @@ from ..llmapi.upstream_keys import UPSTREAM_KEYS
 from ..towers.checkpoint import read_config
 from ..towers.loading import tower_without_weights
 from ..towers.registry import registered_modalities
-from .config import GRAPHS, checked_graphs, configured_budget, spelling_of
+from .config import (
+    ENTRY_FIELDS,
+    GRAPHS,
+    NEWER_ENTRY_FIELDS,
+    checked_graphs,
+    configured_budget,
+    encoder_is_off,
+    spelling_of,
+)
 
-ENTRY_FIELDS = ("buckets", "enable_padding", "warmup_steps", "enable_replay_stats")
-"""Fields of an entry that every version of upstream has."""
 _BLOCKS = {"kv_cache_config": "KvCacheConfig", "multimodal_config": "MultimodalConfig"}
 _OUR_BACKENDS = ("auto", "torch", "tensorrt_llm")
 
@@ -49,7 +55,7 @@ def expand(values: Mapping[str, Any], model: str | Path | None = None) -> Expand
 
     Raises:
         ValueError: An entry is wrong, both spellings of a modality are given, there is no such
-            encoder, or the model is not known.
+            encoder or it is switched off, or the model is not known.
     """
     kept, notes = _upstream_keys(values, "LlmArgs", "")
     if kept.get("backend") in _OUR_BACKENDS:  # upstream has a key of that name, with other values
@@ -63,6 +69,8 @@ def expand(values: Mapping[str, Any], model: str | Path | None = None) -> Expand
     config = checked_graphs(values.get("multimodal_config"), "multimodal_config")
     if not config.encoder_cuda_graph:
         return Expanded(kept, tuple(notes))
+    if values.get("disable_mm_encoder"):
+        raise ValueError(encoder_is_off(config.encoder_cuda_graph))
     source = model or values.get("model")
     if source is None:
         raise ValueError("graphs are configured and no model is named: give --model DIR")
@@ -85,7 +93,7 @@ def expand(values: Mapping[str, Any], model: str | Path | None = None) -> Expand
 def _upstream_keys(
     values: Mapping[str, Any], table: str, prefix: str
 ) -> tuple[dict[str, Any], list[str]]:
-    known = {row.key for row in UPSTREAM_KEYS[table]} | {GRAPHS}
+    known = {row.key for row in UPSTREAM_KEYS[table]}
     notes = [
         f"{prefix}{key} left out: not a key of upstream's" for key in values if key not in known
     ]
@@ -118,7 +126,7 @@ def _entry(
         )
     else:
         made["buckets"] = [list(shape) for shape in entry.buckets or ()]
-    written = {*made, "max_batch_size", "max_num_tokens"}
+    written = {*made, *NEWER_ENTRY_FIELDS}
     for key in sorted(given.keys() - written):
         notes.append(f"{where}.{key} left out: not a key of upstream's")
     return made

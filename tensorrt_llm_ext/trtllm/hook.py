@@ -17,10 +17,12 @@ import inspect
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from torch import nn
 
+from .config import Settings
 from .lifecycle import (
     capture_model,
     capture_once,
@@ -35,7 +37,8 @@ from .tower import HostTower
 SETUP = "setup_mm_encoder_cuda_graphs"
 CAPACITY = "_init_model_capacity"
 LAST_CALL = "set_attn_max_seq_len"
-_MARK = "__tensorrt_llm_ext__"
+MARK = "__tensorrt_llm_ext__"
+"""Attribute of what is ours: the wrapped name, and classes of models."""
 _BUDGETS = ("configured_encoder_max_num_tokens", "encoder_max_num_tokens", "max_num_tokens")
 
 
@@ -58,7 +61,7 @@ class Hook:
     @property
     def installed(self) -> bool:
         """Whether the name is wrapped."""
-        return self.owner is None or hasattr(getattr(self.owner, self.name), _MARK)
+        return self.owner is None or hasattr(getattr(self.owner, self.name), MARK)
 
     def install(self) -> None:
         """Wraps the name, once."""
@@ -66,7 +69,7 @@ class Hook:
             return
         original = getattr(self.owner, self.name)
         wrapper = _around_setup(original) if self.kind == "setup" else _around_capacity(original)
-        setattr(wrapper, _MARK, True)
+        setattr(wrapper, MARK, True)
         setattr(self.owner, self.name, wrapper)
 
 
@@ -108,12 +111,21 @@ def _around_capacity(original: Callable[[Any], None]) -> Callable[[Any], None]:
     return capture_first
 
 
+def _takes_part(model: nn.Module) -> bool:
+    """Whether every rank of the model is here: it is of a class of ours, which each looked up.
+
+    A process that never needed this package has no hook, and would not answer.
+    """
+    return hasattr(type(model), MARK) or bool(towers_of(model))
+
+
 def _capture_for(engine: Any) -> None:
-    if not towers_of(engine.model):
-        refuse_without_towers(engine.llm_args)
+    args = engine.llm_args
+    if not _takes_part(engine.model):
+        refuse_without_towers(args)
         return
     ranks = Ranks.of(getattr(engine, "dist", None), getattr(engine, "mapping", None))
-    capture_model(engine.model, settings_of(engine.llm_args), ranks)
+    capture_model(engine.model, lambda: settings_of(args), ranks, args)
 
 
 def _around_setup(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -122,19 +134,24 @@ def _around_setup(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def capture_instead(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs).arguments
-        model = given["model"]
         llm_args = next((v for v in given.values() if hasattr(v, "multimodal_config")), None)
-        if not towers_of(model):
+        config = next((v for v in given.values() if hasattr(v, "encoder_cuda_graph")), None)
+
+        def find_settings() -> Settings:
+            settings = settings_of(llm_args, config)
+            if settings.max_num_tokens is not None:
+                return settings
+            budget = next((given[name] for name in _BUDGETS if given.get(name)), None)
+            return settings.model_copy(update={"max_num_tokens": budget})
+
+        model = given["model"]
+        if not _takes_part(model):
             refuse_without_towers(llm_args)
             return original(*args, **kwargs)
-        config = next((v for v in given.values() if hasattr(v, "encoder_cuda_graph")), None)
-        settings = settings_of(llm_args, config)
-        if settings.max_num_tokens is None:
-            budget = next((given[name] for name in _BUDGETS if given.get(name)), None)
-            settings = settings.model_copy(update={"max_num_tokens": budget})
-        ranks = Ranks.of(given.get("dist"), given.get("mapping"))
-        capture_model(model, settings, ranks)
-        return None
+        built_for = getattr(getattr(model, "model_config", None), "mapping", None)
+        ranks = Ranks.of(given.get("dist"), given.get("mapping", built_for))
+        capture_model(model, find_settings, ranks, llm_args)
+        return None if towers_of(model) else original(*args, **kwargs)
 
     return capture_instead
 
@@ -155,7 +172,13 @@ def capture_at_last_call(
     tower, anchor = tower_ref(), anchor_ref()
     if tower is None or anchor is None:
         return
-    settings = settings_of(multimodal_config=tower.multimodal_config)
+    towers = {tower.encoder_cuda_graph_modality: tower}
+    find_settings = partial(_settings_of_tower, tower.multimodal_config)
+    capture_once(towers, anchor, find_settings, Ranks.of(mapping=tower.mapping))
+
+
+def _settings_of_tower(multimodal_config: Any) -> Settings:
+    settings = settings_of(multimodal_config=multimodal_config)
     for modality, entry in settings.graphs.items():
         if settings.max_num_tokens is None and entry.max_batch_size and not entry.max_num_tokens:
             raise ValueError(
@@ -163,5 +186,4 @@ def capture_at_last_call(
                 "budget, which this version of TensorRT-LLM gives no access to: set max_num_tokens "
                 "beside it, use buckets, or start by `trtllm-ext serve` or tensorrt_llm_ext.LLM"
             )
-    towers = {tower.encoder_cuda_graph_modality: tower}
-    capture_once(towers, anchor, settings, Ranks.of(mapping=tower.mapping))
+    return settings

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Mapping
 from importlib import import_module
 from os import PathLike, fspath
@@ -18,6 +17,7 @@ from ..llmapi.mm_config import MultimodalConfig
 from ..llmapi.sampling_params import SamplingParams
 from .arrival import DISABLE, disabled, register_now
 from .config import plain, published
+from .memory_file import MemoryFile, held_memory_file
 from .registration import Registration
 from .serve import split
 
@@ -54,10 +54,10 @@ def make_llm(
     theirs, settings = split(values, fspath(model))
     if settings.graphs:
         _refuse_without_hook(settings.config(), registration)
-    reports = tempfile.mkdtemp(prefix="trtllm-ext-")
-    with published(settings.model_copy(update={"report_dir": reports})):
-        llm = _llm_class()(model=fspath(model), **theirs)
-    llm.startup_report = read_reports(Path(reports))
+    with held_memory_file("reports") as file:
+        with published(settings.model_copy(update={"reports": file})):
+            llm = _llm_class()(model=fspath(model), **theirs)
+        llm.startup_report = read_reports(file)
     return llm
 
 
@@ -107,17 +107,14 @@ def upstream_params(params: Any) -> Any:
     return [upstream_params(one) for one in params] if isinstance(params, list) else params
 
 
-def read_reports(folder: Path) -> dict[int, list[TowerReport]]:
-    """What the ranks wrote; the folder is removed.
+def read_reports(file: MemoryFile) -> dict[int, list[TowerReport]]:
+    """What the ranks wrote, in order of ranks.
 
     Args:
-        folder: Where they wrote it.
+        file: Where they wrote it.
     """
+    lines = Path(file.path).read_text(encoding="utf-8").splitlines()
     reports = {}
-    for file in sorted(folder.glob("rank*.jsonl")):
-        lines = file.read_text(encoding="utf-8").splitlines()
-        towers = [TowerReport.model_validate(json.loads(line)) for line in lines]
-        reports[int(file.stem.removeprefix("rank"))] = towers
-        file.unlink()
-    folder.rmdir()
+    for rank, towers in sorted(json.loads(line) for line in lines):
+        reports[rank] = [TowerReport.model_validate(tower) for tower in towers]
     return reports

@@ -4,12 +4,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -19,9 +18,8 @@ from ..graphs.lifecycle import (
     validate_encoder_cuda_graphs,
 )
 from ..graphs.report import TowerReport
-from ..graphs.runner import CaptureError
 from ..llmapi.mm_config import MultimodalConfig
-from .config import Settings, entries_of_upstream, received
+from .config import GRAPHS, VARIABLE, Settings, encoder_is_off, entries_of_upstream, received
 from .nccl import nccl_window_owner
 from .ranks import Ranks, first_difference
 from .tower import HostTower
@@ -30,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 _captured: weakref.ref[HostTower] | None = None
 """A tower of the model that has this process's graphs."""
+_met: weakref.ref[HostTower] | None = None
+"""A tower of the last model that had some: one without, beside it, is a draft model."""
 
 
 class RanksDisagreeError(RuntimeError):
@@ -71,14 +71,23 @@ def refuse_without_towers(llm_args: Any) -> None:
         ValueError: Graphs were asked for through us, and the model has no tower of ours.
     """
     sent = received()
-    if sent is None or getattr(llm_args, "disable_mm_encoder", False):
+    if _met is not None and _met() is not None:
+        return
+    if getattr(llm_args, "disable_mm_encoder", False):
+        if sent is not None and sent.graphs:
+            raise ValueError(f"{encoder_is_off(sent.graphs)}; {VARIABLE} brought them here")
+        if asked := getattr(getattr(llm_args, "multimodal_config", None), GRAPHS, None):
+            logger.warning(encoder_is_off(asked))  # upstream's own way is to ignore them
+        return
+    if sent is None:
         return
     try:
         refuse_unknown_modalities(sent.config(), ())
     except ValueError as error:
         raise ValueError(
             f"{error} (no encoder of tensorrt_llm_ext, to be exact: the log says where upstream's "
-            "was left in place, trtllm-ext doctor what is registered)"
+            "was left in place, trtllm-ext doctor what is registered; a worker of disaggregated "
+            "serving whose encoders run elsewhere takes no entries)"
         ) from error
 
 
@@ -91,26 +100,51 @@ def towers_of(model: nn.Module) -> dict[str, HostTower]:
     }
 
 
-def capture_model(model: nn.Module, settings: Settings, ranks: Ranks) -> list[TowerReport]:
+class Statement(NamedTuple):
+    """What a rank says before anything is captured.
+
+    Attributes:
+        settings: As JSON.
+        problem: Why nothing can be captured, "" where it can.
+        has_towers: Whether its model has towers of ours.
+        refusal: Why it must not be that no rank's model has any, "" where it may.
+        is_taken: Whether another model of the process has graphs.
+    """
+
+    settings: str = ""
+    problem: str = ""
+    has_towers: bool = True
+    refusal: str = ""
+    is_taken: bool = False
+
+
+def capture_model(
+    model: nn.Module, find_settings: Callable[[], Settings], ranks: Ranks, llm_args: Any = None
+) -> list[TowerReport]:
     """Captures a model's towers, unless another model of this process has graphs.
 
     Args:
         model: Weights loaded, metadata set up.
-        settings: As configured.
-        ranks: Who has to agree; called on every rank that has the model.
+        find_settings: The settings as configured. All ranks are told what it raises.
+        ranks: Who has to agree; called on every rank, also where the model has no towers.
+        llm_args: Upstream's arguments, if at hand.
 
     Returns:
         A report per tower; none without towers.
 
     Raises:
-        ValueError: The settings cannot work.
+        ValueError: The settings cannot work, here or on another rank.
         RanksDisagreeError: A rank could not capture and ``on_capture_failure`` is ``raise``.
     """
-    return capture_once(towers_of(model), model, settings, ranks)
+    return capture_once(towers_of(model), model, find_settings, ranks, llm_args)
 
 
 def capture_once(
-    towers: Mapping[str, HostTower], anchor: nn.Module, settings: Settings, ranks: Ranks
+    towers: Mapping[str, HostTower],
+    anchor: nn.Module,
+    find_settings: Callable[[], Settings],
+    ranks: Ranks,
+    llm_args: Any = None,
 ) -> list[TowerReport]:
     """As ``capture_model``, for towers at hand.
 
@@ -118,26 +152,71 @@ def capture_once(
         towers: By modality.
         anchor: When it is dropped, so are the graphs. Nothing in the towers refers to it, so that
             this does not wait for the garbage collector; upstream ends process groups later.
-        settings: As configured.
+        find_settings: The settings as configured.
         ranks: Who has to agree.
+        llm_args: Upstream's arguments, if at hand.
     """
-    global _captured
-    if not towers:
-        return []
+    global _captured, _met
     owner = _captured() if _captured is not None else None
-    if owner is not None and owner.has_graphs and owner not in towers.values():
-        logger.warning(
-            "a model of this process has encoder graphs already: the encoders of another one, such "
-            "as a draft model, run eagerly"
-        )
+    taken = owner is not None and owner.has_graphs and owner not in towers.values()
+    refusal = "" if towers else _refusal(llm_args)
+    said = Statement(has_towers=bool(towers), refusal=refusal, is_taken=taken)
+    settings, fault = Settings(), None
+    try:
+        settings = _checked(towers, find_settings(), ranks)
+        said = said._replace(settings=settings.model_dump_json(exclude={"reports"}))
+    except Exception as error:  # noqa: BLE001  (whatever it is, the other ranks wait for it)
+        fault = error
+        said = said._replace(problem=_told(error))
+    everyone = ranks.gather(said)
+    there = any(other.has_towers for other in everyone)
+    wrong = _first([other.problem if there else other.refusal for other in everyone])
+    if wrong:
+        raise ValueError(wrong) from fault
+    if towers:
+        _met = weakref.ref(next(iter(towers.values())))
+    if not there or any(other.is_taken for other in everyone):
+        if towers:
+            logger.warning(
+                "a model of this process has encoder graphs already: the encoders of another one, "
+                "such as a draft model, run eagerly"
+            )
         return []
-    reports = capture_together(towers, settings, ranks)
-    first = next(iter(towers.values()))
-    if first.has_graphs and owner is not first:
+    reports = capture_together(towers, settings, everyone, ranks)
+    first = next(iter(towers.values()), None)
+    if first is not None and first.has_graphs and owner is not first:
         _captured = weakref.ref(first)
         weakref.finalize(anchor, release, list(towers.values()))
     _write_report(reports, settings, ranks.rank)
     return reports
+
+
+def _checked(towers: Mapping[str, HostTower], settings: Settings, ranks: Ranks) -> Settings:
+    ranks.refuse_to_guess(settings.graphs)
+    if towers:
+        inner = {modality: tower.tower for modality, tower in towers.items()}
+        validate_encoder_cuda_graphs(inner, settings.config(), settings.max_num_tokens)
+    return settings
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+
+
+def _refusal(llm_args: Any) -> str:
+    try:
+        refuse_without_towers(llm_args)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _first(texts: Sequence[str]) -> str:
+    """The first text, with its rank where there are several; "" where none has one."""
+    rank = next((rank for rank, text in enumerate(texts) if text), None)
+    if rank is None:
+        return ""
+    return texts[rank] if len(texts) == 1 else f"rank {rank}: {texts[rank]}"
 
 
 def release(towers: Iterable[HostTower]) -> None:
@@ -147,66 +226,55 @@ def release(towers: Iterable[HostTower]) -> None:
 
 
 def capture_together(
-    towers: Mapping[str, HostTower], settings: Settings, ranks: Ranks
+    towers: Mapping[str, HostTower],
+    settings: Settings,
+    statements: Sequence[Statement],
+    ranks: Ranks,
 ) -> list[TowerReport]:
     """Captures on all ranks or on none.
 
     Args:
-        towers: By modality.
+        towers: By modality; none where the encoders are other ranks'.
         settings: As configured.
+        statements: Of all ranks, none with a problem.
         ranks: Who has to agree.
 
     Returns:
         A report per tower.
 
     Raises:
-        ValueError: The settings cannot work here or on another rank.
         RanksDisagreeError: See ``capture_model``.
     """
-    config = settings.config()
-    inner = {modality: tower.tower for modality, tower in towers.items()}
-    validate = partial(validate_encoder_cuda_graphs, inner, config, settings.max_num_tokens)
-    problems = ranks.gather((settings.model_dump_json(exclude={"report_dir"}), _problem(validate)))
-    wrong = next(((r, text) for r, (_, text) in enumerate(problems) if text is not None), None)
-    if wrong is not None:
-        raise ValueError(wrong[1] if len(problems) == 1 else f"rank {wrong[0]}: {wrong[1]}")
-    other = first_difference([sent for sent, _ in problems])
+    other = first_difference([said.settings for said in statements])
     if other is not None:
         reason = (
-            f"rank {other} received other settings than rank 0; export TRTLLM_EXT_SIDE_CHANNEL to "
-            "all of them, or configure through upstream's own arguments"
+            f"rank {other} received other settings than rank 0; export {VARIABLE} to all of them, "
+            "or configure through upstream's own arguments"
         )
         return _all_eager(towers, reason)
-    reports, failure = _capture(inner, config, settings.max_num_tokens)
-    failures = ranks.gather(failure)
-    failed = next(((r, text) for r, text in enumerate(failures) if text is not None), None)
-    if failed is None:
+    reports, failure = _capture(towers, settings.config(), settings.max_num_tokens)
+    reason = _first(ranks.gather(failure))
+    if not reason:
         return reports
-    reason = failed[1] if len(failures) == 1 else f"rank {failed[0]}: {failed[1]}"
     eager = _all_eager(towers, reason)
     if any(entry.on_capture_failure == "raise" for entry in settings.graphs.values()):
         raise RanksDisagreeError(f"encoder graphs could not be captured: {reason}")
     return eager
 
 
-def _problem(validate: Callable[[], None]) -> str | None:
-    try:
-        validate()
-    except ValueError as error:
-        return str(error)
-    return None
-
-
 def _capture(
-    towers: Mapping[str, Any], config: MultimodalConfig, budget: int | None
-) -> tuple[list[TowerReport], str | None]:
-    """Reports, and what went wrong if anything did."""
+    towers: Mapping[str, HostTower], config: MultimodalConfig, budget: int | None
+) -> tuple[list[TowerReport], str]:
+    """Reports, and what went wrong, "" where nothing did."""
+    if not towers:
+        return [], ""
+    inner = {modality: tower.tower for modality, tower in towers.items()}
     try:
-        reports = setup_mm_encoder_cuda_graphs(towers, config, budget, nccl_window_owner())
-    except (CaptureError, RuntimeError, ValueError) as error:  # the other ranks wait for an answer
+        reports = setup_mm_encoder_cuda_graphs(inner, config, budget, nccl_window_owner())
+    except Exception as error:  # noqa: BLE001  (whatever it is, the other ranks wait for an answer)
         return [], f"{type(error).__name__}: {error}"
     eager = next((report for report in reports if report.status == "eager"), None)
-    return reports, None if eager is None else f"{eager.modality}: {eager.reason}"
+    return reports, "" if eager is None else f"{eager.modality}: {eager.reason}"
 
 
 def _all_eager(towers: Mapping[str, HostTower], reason: str) -> list[TowerReport]:
@@ -216,10 +284,7 @@ def _all_eager(towers: Mapping[str, HostTower], reason: str) -> list[TowerReport
 
 
 def _write_report(reports: Sequence[TowerReport], settings: Settings, rank: int) -> None:
-    # The folder is of the machine that the engine was started on.
-    if settings.report_dir is None or not Path(settings.report_dir).is_dir():
+    line = json.dumps([rank, [report.model_dump(mode="json") for report in reports]])
+    if settings.reports is None or not settings.reports.append(f"{line}\n"):
         for report in reports:
             logger.info("encoder %r: %s %s", report.modality, report.status, report.reason)
-        return
-    lines = [report.model_dump_json() for report in reports]
-    Path(settings.report_dir, f"rank{rank}.jsonl").write_text("\n".join(lines), encoding="utf-8")

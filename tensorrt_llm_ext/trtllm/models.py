@@ -23,7 +23,7 @@ from torch import nn
 from ..towers.loading import allocate_weights, tower_without_weights
 from ..towers.radio import RadioConfig, RadioTower
 from ..towers.registry import tower_entry
-from .hook import Hook, capture_at_last_call
+from .hook import MARK, Hook, capture_at_last_call
 from .probe import find
 from .tower import DeepstackGridHost, GridHost, HostTower, RadioHost
 
@@ -104,12 +104,8 @@ def model_class(upstream: type[Any], family: Family, mixin: type[Any], hook: Hoo
         config = config_of(model_config)  # before upstream narrows it to the language model's
         upstream.__init__(self, model_config, *args, **kwargs)
         owner = getattr(self, family.owner, None)
-        if owner is None:  # switched off, or another worker's
-            return
-        try:
-            take_over(owner, config, family, mixin, hook, model_config)
-        except CannotTakeOverError as error:
-            logger.warning("upstream's encoder stays, without graphs of ours: %s", error)
+        if owner is not None:  # else switched off, or in another process
+            _take_over_or_leave(owner, config, family, mixin, hook, model_config)
 
     return _subclass(upstream, {"__init__": __init__})
 
@@ -127,14 +123,17 @@ def encoder_class(upstream: type[Any], family: Family, mixin: type[Any], hook: H
     def __init__(self: Any, model_config: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         config = config_of(model_config)
         upstream.__init__(self, model_config, *args, **kwargs)
-        take_over(self, config, family, mixin, hook, model_config)
+        if not hasattr(self, "config"):  # what the engine asks its model for; GLM's has none
+            self.config = model_config.pretrained_config.vision_config
+        _take_over_or_leave(self, config, family, mixin, hook, model_config)
 
     return _subclass(upstream, {"__init__": __init__})
 
 
 def _subclass(upstream: type[Any], members: Mapping[str, Any]) -> type[Any]:
     # Upstream sends workers the module's name, and looks decorated classes up by theirs.
-    made = {**members, "__module__": __name__, "__doc__": f"{upstream.__name__} with our towers."}
+    doc = f"{upstream.__name__} with our towers."
+    made = {**members, "__module__": __name__, "__doc__": doc, MARK: True}
     return type(upstream.__name__, (upstream,), made)
 
 
@@ -146,6 +145,13 @@ def config_of(model_config: Any) -> dict[str, Any]:
     """
     pretrained = model_config.pretrained_config
     return dict(pretrained.to_dict() if hasattr(pretrained, "to_dict") else vars(pretrained))
+
+
+def _take_over_or_leave(owner: nn.Module, *how: Any) -> None:
+    try:
+        take_over(owner, *how)
+    except CannotTakeOverError as error:
+        logger.warning("upstream's encoder stays, without graphs of ours: %s", error)
 
 
 def take_over(

@@ -32,6 +32,7 @@ MODEL_ENGINE = "tensorrt_llm._torch.pyexecutor.model_engine"
 LLM_ARGS = "tensorrt_llm.llmapi.llm_args"
 INPUTS = "tensorrt_llm.inputs.registry"
 ATTENTION = ("tensorrt_llm._torch.attention.backends", "tensorrt_llm._torch.attention_backend")
+MPI_GATHER = "tensorrt_llm._utils:mpi_allgather"
 NCCL_WINDOWS = (
     "tensorrt_llm._torch.pyexecutor.nccl_window_graph",
     "tensorrt_llm._torch.nccl_window_graph",
@@ -42,10 +43,11 @@ def find(*names: str) -> Any:
     """The first of several names that is there.
 
     Args:
-        names: ``module:attribute.attribute`` each.
+        names: ``module`` or ``module:attribute.attribute`` each.
 
     Returns:
-        The value, or `Missing`.
+        The value, or `Missing`: whatever an import raises is a reason, not an end. A module of
+        upstream's loads libraries and asks drivers.
     """
     reasons = []
     for name in names:
@@ -54,8 +56,8 @@ def find(*names: str) -> Any:
             value: Any = import_module(module)
             for attribute in path.split(".") if path else ():
                 value = getattr(value, attribute)
-        except (ImportError, AttributeError) as error:
-            reasons.append(f"{name} ({error})")
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (see Returns)
+            reasons.append(f"{name} ({type(error).__name__}: {error})")
         else:
             return value
     return Missing("not found: " + ", ".join(reasons))

@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch.distributed
+
+from .probe import MPI_GATHER, find
 
 
 @dataclass(frozen=True)
@@ -18,35 +20,49 @@ class Ranks:
     Attributes:
         rank: This one.
         gather: Every rank's value for this rank's, in order of ranks; all of them have to call it.
+        unheard: How many other ranks there are that ``gather`` cannot ask.
     """
 
     rank: int
     gather: Callable[[Any], Sequence[Any]]
+    unheard: int = 0
 
     @classmethod
     def of(cls, dist: Any = None, mapping: Any = None) -> Ranks:
-        """Those of upstream's engine, else of torch's process group, else this process alone.
+        """Those of upstream's engine, else of torch's process group, else of upstream's MPI.
 
         Args:
             dist: The engine's ``dist``: something with ``allgather`` or ``tp_allgather``.
             mapping: Its ``mapping``: something with ``world_size`` and ``rank``.
 
-        Raises:
-            ValueError: There are several, and no way to ask them.
+        Returns:
+            This process alone where nothing says that there are others.
         """
-        several = getattr(mapping, "world_size", 1) > 1
+        size, rank = int(getattr(mapping, "world_size", 1)), int(getattr(mapping, "rank", 0))
         gather = getattr(dist, "allgather", None) or getattr(dist, "tp_allgather", None)
-        if several and gather is not None:
-            return cls(int(getattr(mapping, "rank", 0)), gather)
+        if size > 1 and gather is not None:
+            return cls(rank, gather)
         group = torch.distributed  # also where a mapping says several and there is no dist
         if group.is_available() and group.is_initialized() and group.get_world_size() > 1:
             return cls(group.get_rank(), _gather_objects)
-        if several:
+        if size > 1 and (over_mpi := find(MPI_GATHER)):
+            return cls(rank, over_mpi)
+        return cls(0, lambda value: [value], size - 1)
+
+    def refuse_to_guess(self, graphs: Mapping[str, Any]) -> None:
+        """Nothing is captured where ranks cannot agree.
+
+        Args:
+            graphs: What is to be captured, by modality.
+
+        Raises:
+            ValueError: There is something, and ranks that cannot be asked.
+        """
+        if self.unheard and graphs:
             raise ValueError(
-                f"{mapping.world_size} ranks build this engine and nothing lets them agree whether "
+                f"{self.unheard + 1} ranks build this engine and nothing lets them agree whether "
                 "to capture encoder graphs; remove multimodal_config.encoder_cuda_graph"
             )
-        return cls(0, lambda value: [value])
 
 
 def _gather_objects(value: Any) -> list[Any]:

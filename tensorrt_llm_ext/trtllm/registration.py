@@ -5,15 +5,25 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from . import models
-from .arrival import DISABLE, disabled, installed
+from .arrival import DISABLE, disabled, follow, installed, is_loading
 from .hook import Hook, choose_hook
 from .models import FAMILIES, Family
-from .probe import ENCODER, INPUTS, MODELING_UTILS, Missing, find, parameters_of, takes
+from .probe import (
+    ENCODER,
+    INPUTS,
+    MODEL_ENGINE,
+    MODELING_UTILS,
+    Missing,
+    find,
+    parameters_of,
+    takes,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -62,16 +72,31 @@ def register() -> Registration:
     """Registers, the first time; imports TensorRT-LLM.
 
     Returns:
-        What there is now, the same every time.
+        What there is now, the same every time; but in the middle of an import of upstream's, that
+        it registers when that is over.
     """
     global _done
     if disabled():
         return Registration(refusal=f"{DISABLE} is set")
     if _done is None:
+        for name in half_loaded():
+            follow(name)
+            return Registration(refusal=f"{name} is still being imported; what is ours follows it")
         _done = _register()
         if _done.refusal:
             logger.warning("tensorrt_llm_ext registered nothing: %s", _done.refusal)
     return _done
+
+
+def half_loaded() -> tuple[str, ...]:
+    """Modules that registration needs and whose import has begun and is not over."""
+    needed = {MODEL_ENGINE, ENCODER, MODELING_UTILS, INPUTS}
+    packages = {name.rsplit(".", depth)[0] for name in needed for depth in range(1, 4)}
+    return tuple(
+        name
+        for name in tuple(sys.modules)
+        if (name in needed | packages or name.startswith(f"{_ZOO}.")) and is_loading(name)
+    )
 
 
 def _register() -> Registration:
@@ -123,7 +148,7 @@ def _prepare(
         reason = f"{other} registered another class for it"
         return Finding(architecture, "refused", reason), None
     if theirs is None:
-        return Finding(architecture, "absent", absent), None
+        return Finding(architecture, "refused" if absent else "absent", absent), None
     mixin, processors = upstream["mixin"], upstream["processors"]
     ours = models.model_class(theirs, family, mixin, hook)
 

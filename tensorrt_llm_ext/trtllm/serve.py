@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,19 +26,31 @@ from ..llmapi.yaml_io import ConfigFileError, load_yaml_file
 from ..towers.checkpoint import read_config
 from .arrival import DISABLE, available, disabled, installed, module_dir, register_now
 from .config import (
+    ENTRY_FIELDS,
     GRAPHS,
+    NEWER_ENTRY_FIELDS,
     VARIABLE,
     Settings,
     checked_graphs,
     configured_budget,
+    encoder_is_off,
     entry_fields,
     known_to_upstream,
     plain,
     spelling_of,
 )
+from .memory_file import memory_file
 
 COMMAND = "trtllm-serve"
-_FILE_FLAGS = ("--config", "--extra_llm_api_options")
+_FILE_FLAGS = ("--config", "--extra_llm_api_options", "--extra_encoder_options")
+_WAYS = (
+    "Start `trtllm-ext serve` with the same file and flags, which carries them, or write them in "
+    "upstream's keys by `trtllm-ext expand FILE`"
+)
+_WAY = (
+    "Write them in upstream's keys by `trtllm-ext expand FILE`; `trtllm-ext serve` would carry "
+    "them, but nothing of ours is registered here: see `trtllm-ext doctor`"
+)
 
 
 @dataclass(frozen=True)
@@ -60,7 +71,8 @@ class HandOver:
     Attributes:
         argv: Command and arguments.
         env: Variables to set beside those there are.
-        config_file: The file that was written for it.
+        config_file: The file that was written for it. It is in memory, and there as long as this
+            process or the one that it becomes.
     """
 
     argv: tuple[str, ...]
@@ -107,6 +119,11 @@ def serve_command(
         return Refusal(f"{DISABLE} is set; unset it, or use --backend torch")
     if not installed():
         return Refusal("TensorRT-LLM is not installed; use --backend torch")
+    if values.get("mm_encoder_only"):
+        return Refusal(
+            "mm_encoder_only: TensorRT-LLM serves encoders alone by `trtllm-serve "
+            "mm_embedding_serve`; docs/tensorrt-llm.md says how it is started with this package"
+        )
     registration = register_now()
     if not registration.active:
         return Refusal(f"{registration.refusal}; see trtllm-ext doctor")
@@ -114,13 +131,11 @@ def serve_command(
         theirs, settings = split(values, model)
     except ValueError as error:
         return Refusal(str(error))
-    with tempfile.NamedTemporaryFile(
-        "w", suffix=".yaml", prefix="trtllm-ext-", delete=False, encoding="utf-8"
-    ) as file:
-        yaml.safe_dump(theirs, file, sort_keys=False)
-    argv = (COMMAND, model, "--config", file.name, "--custom_module_dirs", str(module_dir()))
+    # The descriptor stays open: whoever this process becomes holds the file.
+    _, file = memory_file("serve.yaml", yaml.safe_dump(theirs, sort_keys=False))
+    argv = (COMMAND, model, "--config", file.path, "--custom_module_dirs", str(module_dir()))
     env = {VARIABLE: settings.model_dump_json(exclude_unset=True)}
-    return HandOver((*argv, *flags), env, Path(file.name))
+    return HandOver((*argv, *flags), env, Path(file.path))
 
 
 def split(values: Mapping[str, Any], model: str) -> tuple[dict[str, Any], Settings]:
@@ -134,7 +149,7 @@ def split(values: Mapping[str, Any], model: str) -> tuple[dict[str, Any], Settin
         Upstream's part, and ours.
 
     Raises:
-        ValueError: An entry is wrong, or the folder is none.
+        ValueError: An entry is wrong, its encoder is switched off, or the folder is none.
     """
     theirs = {
         key: plain(value) if isinstance(value, StrictBaseModel) else value  # a model of ours
@@ -145,6 +160,8 @@ def split(values: Mapping[str, Any], model: str) -> tuple[dict[str, Any], Settin
     multimodal = plain(values.get("multimodal_config"))
     multimodal.pop(GRAPHS, None)
     if config.encoder_cuda_graph:
+        if values.get("disable_mm_encoder"):
+            raise ValueError(encoder_is_off(config.encoder_cuda_graph))
         entries = known_to_upstream(config, spelling_of(read_config(model)["model_type"]))
         if entries:
             multimodal[GRAPHS] = entries
@@ -155,28 +172,36 @@ def split(values: Mapping[str, Any], model: str) -> tuple[dict[str, Any], Settin
     return theirs, Settings(graphs=graphs, max_num_tokens=configured_budget(values))
 
 
-def refuse_uncarried_keys() -> None:
+def refuse_uncarried_keys(active: bool) -> None:
     """Looks at the file of the ``trtllm-serve`` that this process is, before upstream does.
 
+    Args:
+        active: Whether ``trtllm-ext serve`` would work here.
+
     Raises:
-        ValueError: It has keys of ours that the installed version's models do not have.
+        click.ClickException: It has keys of ours that the installed version's models do not have.
+            The command prints it and ends.
     """
     if click.get_current_context(silent=True) is None:  # a command of upstream's runs inside one
         return
-    carried = set(entry_fields())
+    # Where the version's model of an entry is not found, what no version has is lost all the same.
+    carried = set(entry_fields() or (*ENTRY_FIELDS, *NEWER_ENTRY_FIELDS))
     for source, values in _given():
-        multimodal = values.get("multimodal_config")
-        graphs = multimodal.get(GRAPHS) if isinstance(multimodal, Mapping) else None
-        for modality, entry in (graphs or {}).items():
-            lost = [key for key in entry if key not in carried] if entry else []
-            if carried and lost:
-                raise ValueError(
+        for modality, entry in _mapping(_mapping(values, "multimodal_config"), GRAPHS).items():
+            keys = entry if isinstance(entry, Mapping) else ()
+            lost = [str(key) for key in keys if key not in carried]
+            if lost:
+                raise click.ClickException(
                     f"{source}: multimodal_config.{GRAPHS}.{modality} has {', '.join(lost)}, which "
                     f"{COMMAND} of this TensorRT-LLM does not take (it takes "
-                    f"{', '.join(sorted(carried))}). Start `trtllm-ext serve` with the same file "
-                    "and flags, which carries them, or write them in upstream's keys by "
-                    "`trtllm-ext expand FILE`"
+                    f"{', '.join(sorted(carried))}). {_WAYS if active else _WAY}"
                 )
+
+
+def _mapping(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """A mapping below a key; {} for anything else, of which upstream says what is wrong."""
+    value = values.get(key)
+    return value if isinstance(value, Mapping) else {}
 
 
 def _given() -> Iterator[tuple[str, Mapping[str, Any]]]:

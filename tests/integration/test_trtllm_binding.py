@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,10 @@ def plan(models: dict[str, str], variant: str) -> dict[str, dict[str, Any]]:
         "by ours": {**qwen, "via": "ours", "llm": automatic},
         "unknown": {**qwen, "via": "ours", "llm": graphs("qwen3_vl")},
     }
+    if variant == BEFORE:  # the same elsewhere
+        short = {"encoder_max_num_tokens": None, "max_seq_len": 64}
+        runs["default budget"] = {**qwen, "llm": {**qwen["llm"], **short}}
+        runs["no decoder graphs"] = {**qwen, "llm": {**qwen["llm"], "cuda_graph_config": None}}
     if variant != OLD:
         workers = {**automatic, "tensor_parallel_size": 2}
         runs["workers"] = {**qwen, "via": "ours", "llm": workers, "spawn": True}
@@ -83,7 +88,9 @@ def outcome(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) ->
         if variant not in done:
             root = tmp_path_factory.mktemp(variant)
             double = builder.build_double(root / "double", variant)
-            values = {name: DIAGNOSIS.format(name) for name in ("healthy", "hook", "contract")}
+            values = {
+                name: DIAGNOSIS.format(name) for name in ("healthy", "hook", "contract", "files")
+            }
             done[variant] = drive(
                 double, root / "out", plan(models, variant), values, OURS, spy=True
             )
@@ -220,6 +227,23 @@ def test_without_item_scheduling_it_is_the_same(outcome: Outcomes, variant: str)
     )
 
 
+def test_the_default_budget_is_the_language_models_before_it_is_cut(outcome: Outcomes) -> None:
+    run = outcome(BEFORE).runs["default budget"]
+    assert run.error == ""
+    assert run.one("our_capture")["budget"] == 512
+    assert run.one("model_capacity")["max_num_tokens"] == 4 * 64
+
+
+def test_encoder_graphs_do_not_need_the_decoders(outcome: Outcomes) -> None:
+    runs = outcome(BEFORE).runs
+    assert "decoder_graphs_captured" in runs["qwen3_vl"].names
+    run = runs["no decoder graphs"]
+    assert run.error == ""
+    assert "decoder_graphs_captured" not in run.names
+    assert run.of("our_replay") != []
+    assert run.tokens == runs["qwen3_vl"].tokens
+
+
 @pytest.mark.parametrize("backend", ["TRTLLM", "FLASHINFER"])
 @pytest.mark.parametrize("variant", [BEFORE, OLD])
 def test_attention_of_upstream_inside_our_graphs(
@@ -238,6 +262,9 @@ def test_doctor(outcome: Outcomes, variant: str) -> None:
     assert values["healthy"] == "True"
     hook = "setup: setup_mm_encoder_cuda_graphs" if variant == AFTER else "_init_model_capacity"
     assert hook in values["hook"]
+    files = eval(values["files"])
+    assert files["tensorrt_llm/_torch/nccl_window_graph.py"].startswith("hash different")
+    assert files["tensorrt_llm/_torch/models/modeling_utils.py"].startswith("hash not recorded")
     changed = {
         BEFORE: (),
         AFTER: ("MultimodalEncoderCudaGraphConfig",),
@@ -280,18 +307,47 @@ def test_both_commands_start_upstream_with_our_towers(
     assert {event["event"] for event in events} & UPSTREAMS == set()
 
     (tmp_path / "b").mkdir()
-    hand_over = HAND_OVER.format(model=str(tiny_checkpoint))
-    events, shown = served(double, tmp_path / "b", sys.executable, "-c", hand_over)
+    options.write_text(options.read_text().replace("buckets: [[256, 4]]", "max_batch_size: 4"))
+    ours = [sys.executable, "-m", "tensorrt_llm_ext.cli", "serve", str(tiny_checkpoint)]
+    before = set(Path(tempfile.gettempdir()).glob("trtllm-ext-*"))
+    events, shown = served(double, tmp_path / "b", *ours, "--config", str(options))
     assert {event["event"] for event in events} & UPSTREAMS == set()
     assert '"serving"' in shown
+    assert set(Path(tempfile.gettempdir()).glob("trtllm-ext-*")) == before
 
 
-HAND_OVER = """
-import os
-from tensorrt_llm_ext.trtllm import serve_command
-
-entry = {{"image": {{"max_batch_size": 4}}}}
-values = {{"max_num_tokens": 512, "multimodal_config": {{"encoder_cuda_graph": entry}}}}
-made = serve_command({model!r}, values, ["--max_batch_size", "4"])
-os.execvpe(made.argv[0], made.argv, {{**os.environ, **made.env}})
-"""
+@pytest.mark.parametrize(
+    ("variant", "key", "carried"),
+    [
+        (BEFORE, "max_batch_size: 2", False),
+        (AFTER, "max_batch_size: 2", True),
+        (AFTER, "max_batch_size: 2, max_graph_memory: 64MiB", False),
+    ],
+)
+def test_what_plain_serve_carries_and_says_of_the_rest(
+    tiny_checkpoint: Path, tmp_path: Path, variant: str, key: str, carried: bool
+) -> None:
+    double = builder.build_double(tmp_path / "double", variant)
+    (options := tmp_path / "options.yaml").write_text(
+        "max_batch_size: 4\nmax_num_tokens: 512\nmultimodal_config:\n"
+        f"  encoder_cuda_graph: {{image: {{{key}}}}}\n",
+        "utf-8",
+    )
+    folder = str(Path(__file__).resolve().parents[2] / "tensorrt_llm_ext")
+    done = subprocess.run(
+        [
+            *(str(double / "bin" / "trtllm-serve"), str(tiny_checkpoint)),
+            *("--config", str(options), "--custom_module_dirs", folder),
+        ],
+        env=builder.double_environment(double),
+        capture_output=True,
+        text=True,
+        timeout=540,
+    )
+    assert (done.returncode == 0) is carried, done.stderr
+    if not carried:
+        said = done.stderr.splitlines()[-1]
+        assert said.startswith(f"Error: {options}: multimodal_config.encoder_cuda_graph.image has ")
+        assert "Start `trtllm-ext serve`" in said
+        assert "`trtllm-ext expand FILE`" in said
+        assert "Traceback" not in done.stderr

@@ -141,6 +141,39 @@ def test_an_encoder_at_another_place_stays_with_a_warning(
     assert "upstream's encoder stays" in done.output
 
 
+@pytest.mark.parametrize(
+    "edit",
+    [
+        Edit("__init__.py", "from .llmapi.llm import LLM\n", "{}from .llmapi.llm import LLM\n"),
+        Edit("llmapi/__init__.py", "from .llm import LLM\n", "{}from .llm import LLM\n"),
+        Edit(UTILS, "MODEL_CLASS_MAPPING: dict", "{}MODEL_CLASS_MAPPING: dict"),
+        Edit(QWEN, "class Qwen3VLInputProcessorBase", "{}class Qwen3VLInputProcessorBase"),
+    ],
+    ids=["package", "below", "what is needed", "a model"],
+)
+def test_an_import_in_the_middle_of_upstreams_registers_when_that_is_over(
+    models: dict[str, str], tmp_path: Path, edit: Edit
+) -> None:
+    edit = edit._replace(new=edit.new.format("import tensorrt_llm_ext\n\n"))
+    double = builder.build_double(tmp_path / "double", BEFORE, [edit])
+    qwen = {"model": models["qwen3_vl"], "llm": graphs()}
+    values = {"active": "load('tensorrt_llm_ext.trtllm.registration')._done.active"}
+    done = drive(double, tmp_path / "out", {"qwen": qwen}, values)
+    assert done.runs["qwen"].error == ""
+    assert done.values["active"] == "True"
+    assert theirs(done.runs["qwen"]) == []
+
+
+def test_a_model_whose_module_cannot_be_imported_is_refused_alone(tmp_path: Path) -> None:
+    edit = Edit(GLM, "class Glm5NextVisionModel(", "raise OSError('no driver')\n\nclass Glm(")
+    double = builder.build_double(tmp_path / "double", BEFORE, [edit])
+    done = drive(double, tmp_path / "out", values={"models": DIAGNOSIS.format("models")})
+    found = eval(done.values["models"])
+    assert found["Glm5NextForConditionalGeneration"].startswith("refused: not found: ")
+    assert "OSError: no driver" in found["Glm5NextForConditionalGeneration"]
+    assert found["Qwen3VLForConditionalGeneration"] == "registered"
+
+
 def test_an_unknown_argument_of_the_metadata_is_named(
     mutated: Callable[..., Outcome], models: dict[str, str]
 ) -> None:

@@ -4,11 +4,12 @@
 
     python drive.py '{"runs": {"NAME": {"model": DIR, "llm": {...}}}}' RESULT_FOLDER
 
-A run's ``via`` is ``upstream`` (``tensorrt_llm.LLM``) or ``ours`` (``LLM(backend="tensorrt_llm")``
-of tensorrt_llm_ext); ``images`` counts pictures of the request, ``hold`` bytes allocated while the
-weights load, ``spawn`` wants worker processes, ``env`` are variables. ``spy`` records what our
-towers do (in this process) beside the double's own events. ``eval`` are expressions. The result
-is ``RESULT_FOLDER/result.json``.
+A run's ``via`` is ``upstream`` (``tensorrt_llm.LLM``), ``encoder`` (its ``MultimodalEncoder``) or
+``ours`` (``LLM(backend="tensorrt_llm")`` of tensorrt_llm_ext); ``images`` counts pictures of the
+request, ``rows_of`` names an earlier run whose embeddings are sent instead, ``hold`` counts bytes
+allocated while the weights load, ``spawn`` wants worker processes, ``env`` are variables. ``spy``
+records what our towers do (in this process) beside the double's own events. ``eval`` are
+expressions. The result is ``RESULT_FOLDER/result.json``.
 """
 
 from __future__ import annotations
@@ -89,12 +90,13 @@ def start(spec: dict[str, Any], args: dict[str, Any]) -> Any:
         import tensorrt_llm_ext
 
         return tensorrt_llm_ext.LLM(spec["model"], backend="tensorrt_llm", **args)
-    from tensorrt_llm import LLM
+    from tensorrt_llm import LLM, MultimodalEncoder
 
-    return LLM(spec["model"], **args)
+    upstream = MultimodalEncoder if spec.get("via") == "encoder" else LLM
+    return upstream(spec["model"], **args)
 
 
-def run(spec: dict[str, Any], log: Path) -> dict[str, Any]:
+def run(spec: dict[str, Any], log: Path, done: dict[str, dict[str, Any]]) -> dict[str, Any]:
     os.environ["TRTLLM_DOUBLE_LOG"] = str(log)
     os.environ["TLLM_WORKER_USE_SINGLE_PROCESS"] = "0" if spec.get("spawn") else "1"
     os.environ.update(spec.get("env", {}))
@@ -114,9 +116,13 @@ def run(spec: dict[str, Any], log: Path) -> dict[str, Any]:
         images = pictures(spec["model"], spec.get("images", 2))
         for _ in range(spec.get("times", 1)):
             request = {"prompt": "hello"}
-            if images:
+            if "rows_of" in spec:
+                rows = torch.tensor(done[spec["rows_of"]]["embeddings"])
+                request["multi_modal_embeddings"] = rows
+            elif images:
                 request["multi_modal_data"] = {"image": images}
-            answer = llm.generate(request, SamplingParams(max_tokens=4))
+            params = () if spec.get("via") == "encoder" else (SamplingParams(max_tokens=4),)
+            answer = llm.generate(request, *params)
             out["tokens"] = list(answer.outputs[0].token_ids)
             if images:
                 out["embeddings"] = answer.double_embeddings.tolist()
@@ -145,12 +151,11 @@ def main() -> None:
         importlib.import_module(module)
     if spec.get("spy"):
         spy()
-    result = {
-        "runs": {
-            name: run(one, folder / f"{name}.jsonl") for name, one in spec.get("runs", {}).items()
-        },
-        "eval": {name: evaluate(text) for name, text in spec.get("eval", {}).items()},
-    }
+    done: dict[str, dict[str, Any]] = {}
+    for name, one in spec.get("runs", {}).items():
+        done[name] = run(one, folder / f"{name}.jsonl", done)
+    values = {name: evaluate(text) for name, text in spec.get("eval", {}).items()}
+    result = {"runs": done, "eval": values}
     (folder / "result.json").write_text(json.dumps(result), "utf-8")
 
 

@@ -4,10 +4,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
+import re
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,13 +23,15 @@ from torch import nn
 from tensorrt_llm_ext.graphs.report import TowerReport
 from tensorrt_llm_ext.trtllm import lifecycle
 from tensorrt_llm_ext.trtllm.config import VARIABLE, Settings, published
+from tensorrt_llm_ext.trtllm.host import read_reports
 from tensorrt_llm_ext.trtllm.lifecycle import (
     RanksDisagreeError,
+    Statement,
     capture_model,
-    capture_together,
     refuse_without_towers,
     settings_of,
 )
+from tensorrt_llm_ext.trtllm.memory_file import MemoryFile, held_memory_file
 from tensorrt_llm_ext.trtllm.ranks import Ranks, first_difference
 
 from .small import GRAPHS, host_tower, rows
@@ -37,11 +42,16 @@ ALONE = Ranks(0, lambda value: [value])
 @pytest.fixture(autouse=True)
 def _nothing_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lifecycle, "_captured", None)
+    monkeypatch.setattr(lifecycle, "_met", None)
     monkeypatch.delenv(VARIABLE, raising=False)
 
 
 def settings(**changes: Any) -> Settings:
     return Settings.model_validate({"graphs": GRAPHS, **changes})
+
+
+def capture(vlm: Any, ranks: Ranks = ALONE, **changes: Any) -> list[TowerReport]:
+    return capture_model(vlm, lambda: settings(**changes), ranks)
 
 
 def model(host: Any = None) -> Any:
@@ -55,37 +65,37 @@ def test_capture_and_replay() -> None:
     vlm = model()
     pixels, grid = rows((1, 4, 4))
     eager = vlm.mm_encoder.visual(pixels, grid)[0]
-    (report,) = capture_model(vlm, settings(), ALONE)
+    (report,) = capture(vlm)
     assert (report.modality, report.status) == ("image", "captured")
     replayed = vlm.mm_encoder.visual(pixels, grid)[0]
     torch.testing.assert_close(replayed, eager)
     assert vlm.mm_encoder.visual.tower.encoder_stats().replays == {"16x2": 1}
-    assert capture_model(vlm, settings(), ALONE) == [report]  # again: nothing new
+    assert capture(vlm) == [report]  # again: nothing new
 
 
 def test_the_configured_budget_counts() -> None:
     """Metadata is set up for the budget that a scheduler raised; automatic shapes are not."""
     host = host_tower()
     host.setup_attn_metadata(max_num_tokens=4096)
-    ladder = settings(graphs={"image": {"max_batch_size": 2}}, max_num_tokens=32)
-    (report,) = capture_model(model(host), ladder, ALONE)
+    graphs = {"image": {"max_batch_size": 2}}
+    (report,) = capture(model(host), graphs=graphs, max_num_tokens=32)
     assert max(bucket.num_tokens for bucket in report.buckets) == 32
 
 
 def test_the_first_model_of_a_process_keeps_its_graphs(caplog: pytest.LogCaptureFixture) -> None:
     first, draft = model(), model()
-    assert capture_model(first, settings(), ALONE)
-    assert capture_model(draft, settings(), ALONE) == []
+    assert capture(first)
+    assert capture(draft) == []
     assert "as a draft model, run eagerly" in caplog.text
     assert not draft.mm_encoder.visual.has_graphs
     first.mm_encoder.visual.release_encoder_cuda_graphs()
-    assert capture_model(draft, settings(), ALONE)
+    assert capture(draft)
 
 
 def test_graphs_go_with_the_model() -> None:
     vlm = model()
     host = vlm.mm_encoder.visual
-    capture_model(vlm, settings(), ALONE)
+    capture(vlm)
     gc.disable()
     try:
         del vlm
@@ -95,38 +105,84 @@ def test_graphs_go_with_the_model() -> None:
 
 
 def test_model_without_towers() -> None:
-    assert capture_model(nn.Linear(1, 1), settings(), ALONE) == []
+    assert capture(nn.Linear(1, 1)) == []
+
+
+def test_settings_of_upstreams_own_encoders_are_upstreams_to_check() -> None:
+    def newer() -> Settings:
+        raise ValueError("an entry of upstream's that ours does not know")
+
+    assert capture_model(nn.Linear(1, 1), newer, ALONE) == []
+    with pytest.raises(ValueError, match="an entry of upstream's"):
+        capture_model(model(), newer, ALONE)
 
 
 def test_what_was_asked_for_is_not_lost() -> None:
     refuse_without_towers(SimpleNamespace())
-    with published(settings()):
-        with pytest.raises(ValueError, match=r"entry for 'image'.*trtllm-ext doctor"):
-            refuse_without_towers(SimpleNamespace())
-        refuse_without_towers(SimpleNamespace(disable_mm_encoder=True))
+    reason = r"entry for 'image'.*trtllm-ext doctor"
+    with published(settings()), pytest.raises(ValueError, match=reason):
+        refuse_without_towers(SimpleNamespace())
     with published(Settings()):
         refuse_without_towers(SimpleNamespace())
 
 
+def test_a_process_without_encoders_is_told_that_it_captures_none(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    multimodal = SimpleNamespace(encoder_cuda_graph=None)
+    off = SimpleNamespace(disable_mm_encoder=True, multimodal_config=multimodal)
+    for sent_here in (None, Settings()):
+        with published(sent_here) if sent_here else contextlib.nullcontext():
+            assert capture_model(nn.Linear(1, 1), lambda: settings_of(off), ALONE, off) == []
+    assert caplog.text == ""
+    message = "entries for image and disable_mm_encoder is set.*mm_encoder_only"
+    with published(settings()), pytest.raises(ValueError, match=f"{message}.*{VARIABLE} brought"):
+        capture_model(nn.Linear(1, 1), lambda: settings_of(off), ALONE, off)
+    multimodal.encoder_cuda_graph = {"image": {"buckets": [(16, 1)]}}  # which upstream ignores
+    assert capture_model(nn.Linear(1, 1), lambda: settings_of(off), ALONE, off) == []
+    assert re.search(message, caplog.text)
+
+
+def test_a_draft_model_without_encoders_lacks_none() -> None:
+    """An engine of newer versions does not say that its model is a draft."""
+    text_only = nn.Linear(1, 1)
+    with published(settings()):
+        target = model()
+        assert capture(target)
+        assert capture(text_only) == []
+        del target
+        gc.collect()
+        with pytest.raises(ValueError, match="entry for 'image'"):
+            capture(text_only)
+
+
 def test_settings_that_cannot_work_stop_the_start() -> None:
     with pytest.raises(ValueError, match="no such encoder"):
-        capture_model(model(), settings(graphs={"audio": {"max_batch_size": 1}}), ALONE)
+        capture(model(), graphs={"audio": {"max_batch_size": 1}})
 
 
-def test_report_is_written(tmp_path: Path) -> None:
-    capture_model(model(), settings(report_dir=str(tmp_path)), Ranks(3, lambda value: [value]))
-    (line,) = (tmp_path / "rank3.jsonl").read_text().splitlines()
-    assert TowerReport.model_validate(json.loads(line)).status == "captured"
+def test_reports_are_written_and_read() -> None:
+    with held_memory_file("reports") as file:
+        for rank in (3, 1):
+            capture(model(), Ranks(rank, lambda value: [value]), reports=file)
+        reports = read_reports(file)
+    assert list(reports) == [1, 3]
+    assert [tower.status for tower in reports[3]] == ["captured"]
+    assert not file.is_here
 
 
 def test_report_of_a_rank_on_another_machine_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The path may lead to a file there too, which is another's."""
     caplog.set_level("INFO")
-    there = str(tmp_path / "of_another_machine")
-    (report,) = capture_model(model(), settings(report_dir=there), ALONE)
-    assert report.status == "captured"
-    assert "encoder 'image': captured" in caplog.text
+    (other := tmp_path / "file").write_text("theirs")
+    for path in (str(other), "/proc/0/fd/0"):
+        (report,) = capture(model(), reports=MemoryFile(path=path, name="/memfd:ours"))
+        assert report.status == "captured"
+        assert "encoder 'image': captured" in caplog.text
+        caplog.clear()
+    assert other.read_text() == "theirs"
 
 
 # ---- where settings come from ----
@@ -157,40 +213,53 @@ def ranks_of(*others: Any) -> Ranks:
     return Ranks(0, lambda value: [value, next(said)])
 
 
-def sent(**changes: Any) -> str:
-    return settings(**changes).model_dump_json(exclude={"report_dir"})
+def sent(**changes: Any) -> Statement:
+    return Statement(settings(**changes).model_dump_json(exclude={"reports"}))
 
 
 def test_failure_elsewhere_makes_all_eager(caplog: pytest.LogCaptureFixture) -> None:
-    host = host_tower()
-    ranks = ranks_of((sent(), None), "image: out of memory")
-    (report,) = capture_together({"image": host}, settings(), ranks)
+    vlm = model()
+    (report,) = capture(vlm, ranks_of(sent(), "image: out of memory"))
     assert (report.status, report.reason) == ("eager", "rank 1: image: out of memory")
-    assert not host.has_graphs
+    assert not vlm.mm_encoder.visual.has_graphs
     assert "eagerly on all ranks" in caplog.text
 
 
 def test_failure_elsewhere_may_stop_the_start() -> None:
     graphs = {"image": {"buckets": [(16, 2)], "on_capture_failure": "raise"}}
-    ranks = ranks_of((sent(graphs=graphs), None), "image: out of memory")
-    host = host_tower()
+    vlm = model()
     with pytest.raises(RanksDisagreeError, match="rank 1: image: out of memory"):
-        capture_together({"image": host}, settings(graphs=graphs), ranks)
-    assert not host.has_graphs
+        capture(vlm, ranks_of(sent(graphs=graphs), "image: out of memory"), graphs=graphs)
+    assert not vlm.mm_encoder.visual.has_graphs
 
 
 def test_other_settings_elsewhere_make_all_eager() -> None:
-    ranks = ranks_of((sent(max_num_tokens=9), None))
-    host = host_tower()
-    (report,) = capture_together({"image": host}, settings(), ranks)
+    vlm = model()
+    (report,) = capture(vlm, ranks_of(sent(max_num_tokens=9)))
     assert report.status == "eager"
     assert "rank 1 received other settings" in report.reason
-    assert not host.has_graphs
+    assert not vlm.mm_encoder.visual.has_graphs
 
 
 def test_wrong_settings_elsewhere_stop_the_start() -> None:
     with pytest.raises(ValueError, match="rank 1: no such thing"):
-        capture_together({"image": host_tower()}, settings(), ranks_of((sent(), "no such thing")))
+        capture(model(), ranks_of(Statement(problem="no such thing")))
+
+
+def test_graphs_of_another_model_elsewhere_count_here(caplog: pytest.LogCaptureFixture) -> None:
+    """A rank without towers has none of its own."""
+    assert capture(model(), ranks_of(sent()._replace(is_taken=True))) == []
+    assert "as a draft model, run eagerly" in caplog.text
+
+
+def test_encoders_may_be_other_ranks_alone() -> None:
+    text_only = nn.Linear(1, 1)
+    assert capture(text_only, ranks_of(sent(), "")) == []
+    graphs = {"image": {"buckets": [(16, 2)], "on_capture_failure": "raise"}}
+    with pytest.raises(RanksDisagreeError, match="rank 1: out of memory"):
+        capture(text_only, ranks_of(sent(graphs=graphs), "out of memory"), graphs=graphs)
+    with published(settings()):  # the other rank has them
+        assert capture(text_only, ranks_of(sent(), "")) == []
 
 
 def test_failure_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +267,7 @@ def test_failure_here(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError("CUDA error: out of memory")
 
     monkeypatch.setattr(lifecycle, "setup_mm_encoder_cuda_graphs", fail)
-    (report,) = capture_together({"image": host_tower()}, settings(), ALONE)
+    (report,) = capture(model())
     assert (report.status, report.reason) == ("eager", "RuntimeError: CUDA error: out of memory")
 
 
@@ -207,7 +276,7 @@ def test_first_difference() -> None:
     assert first_difference([1]) is None
 
 
-def test_whom_to_ask() -> None:
+def test_whom_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     dist = SimpleNamespace(allgather=lambda value: [value, "b"])
     several = SimpleNamespace(world_size=2, rank=1)
     ranks = Ranks.of(dist, several)
@@ -216,15 +285,32 @@ def test_whom_to_ask() -> None:
     assert Ranks.of(older, several).gather("a") == ["a", "c"]
     assert Ranks.of(dist, SimpleNamespace(world_size=1)).gather("a") == ["a"]
     assert Ranks.of().gather("a") == ["a"]
+    with monkeypatch.context() as patch:
+        patch.setattr("tensorrt_llm_ext.trtllm.ranks.find", lambda name: dist.allgather)
+        over_mpi = Ranks.of(None, several)
+        assert (over_mpi.rank, over_mpi.gather("a")) == (1, ["a", "b"])
+        assert Ranks.of(None, SimpleNamespace(world_size=1)).gather("a") == ["a"]
+    deaf = Ranks.of(None, several)
     with pytest.raises(ValueError, match="2 ranks build this engine"):
-        Ranks.of(None, several)
+        capture(model(), deaf)
+    assert capture(model(), deaf, graphs={})[0].status == "off"  # nothing to agree about
 
 
-def _break_capture(rank: int) -> Any:
-    host = host_tower()
-    if rank == 1:
-        host.tower.encoder_forward = _raise
-    return host
+CASES = ("all well", "eager", "raise", "settings", "odd fault", "towers elsewhere")
+
+
+def _find_settings(rank: int, case: str) -> Settings:
+    """As configured; on rank 1, what does not work."""
+    if rank == 1 and case == "settings":
+        os.environ[VARIABLE] = '{"graphs": {"image": {"max_batch": 2}}}'
+        try:
+            return settings_of(SimpleNamespace())
+        finally:
+            del os.environ[VARIABLE]
+    if rank == 1 and case == "odd fault":
+        raise OSError("no such driver")
+    failure = {"on_capture_failure": "raise"} if case == "raise" else {}
+    return settings(graphs={"image": {**GRAPHS["image"], **failure}})
 
 
 def _raise(*args: Any) -> Any:
@@ -232,14 +318,15 @@ def _raise(*args: Any) -> Any:
 
 
 def _outcome(rank: int, case: str) -> dict[str, Any]:
-    graphs: dict[str, Any] = {"image": dict(GRAPHS["image"])}
-    host = host_tower() if case == "all well" else _break_capture(rank)
-    if case == "raise":
-        graphs["image"]["on_capture_failure"] = "raise"
-    vlm, said, reports = model(host), "", []
+    host = host_tower()
+    if rank == 1 and case in ("eager", "raise"):
+        host.tower.encoder_forward = _raise
+    elsewhere = rank == 1 and case == "towers elsewhere"
+    vlm = nn.Linear(1, 1) if elsewhere else model(host)
+    said, reports = "", []
     try:
-        reports = capture_model(vlm, settings(graphs=graphs), Ranks.of())
-    except RanksDisagreeError as error:
+        reports = capture_model(vlm, lambda: _find_settings(rank, case), Ranks.of())
+    except (RanksDisagreeError, ValueError) as error:
         said = str(error)
     pixels, grid = rows((1, 4, 4))
     return {
@@ -253,13 +340,18 @@ def _outcome(rank: int, case: str) -> dict[str, Any]:
 def _work(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
+        "gloo",
+        init_method=f"file://{folder}/store",
+        rank=rank,
+        world_size=2,
+        timeout=timedelta(seconds=60),  # a rank that waits for one that gave up
     )
-    outcomes = {case: _outcome(rank, case) for case in ("all well", "eager", "raise")}
+    outcomes = {case: _outcome(rank, case) for case in CASES}
     Path(folder, f"{rank}.json").write_text(json.dumps(outcomes))
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.timeout(240)
 def test_two_processes_agree(tmp_path: Path) -> None:
     work: Callable[..., None] = _work
     mp.start_processes(work, (str(tmp_path),), nprocs=2, start_method="spawn")
@@ -268,12 +360,18 @@ def test_two_processes_agree(tmp_path: Path) -> None:
         assert outcome["all well"]["status"] == ["captured"]
         assert outcome["all well"]["graphs"]
         assert outcome["eager"]["status"] == ["eager"]
-        assert outcome["raise"]["status"] == []
+        for case in ("raise", "settings", "odd fault"):
+            assert outcome[case]["status"] == []
         for case in ("eager", "raise"):
             assert not outcome[case]["graphs"]
             assert "rank 1" in outcome[case]["reason"]
             assert "no memory on this rank" in outcome[case]["reason"]
-    assert [outcome["rows"] for outcome in ranks[0].values()] == [4, 4, 4]  # it goes on encoding
+        assert f"rank 1: {VARIABLE} does not hold" in outcome["settings"]["reason"]
+        assert outcome["odd fault"]["reason"] == "rank 1: OSError: no such driver"
+    for case in CASES[:-1]:
+        assert ranks[0][case]["reason"] == ranks[1][case]["reason"]
+    assert [r["towers elsewhere"]["status"] for r in ranks] == [["captured"], []]
+    assert [outcome["rows"] for outcome in ranks[0].values()] == [4] * 6  # it goes on encoding
 
 
 def test_variable_is_one_that_upstreams_mpi_pool_passes_on() -> None:

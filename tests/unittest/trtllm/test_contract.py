@@ -7,6 +7,8 @@ from __future__ import annotations
 import enum
 import hashlib
 import json
+import re
+import subprocess
 import sys
 from collections import namedtuple
 from pathlib import Path
@@ -20,6 +22,7 @@ from trtllm_contract_names import NAMES, Name
 
 from tensorrt_llm_ext.trtllm.contract import (
     check_contract,
+    check_files,
     load_contract,
     problems,
     source_of,
@@ -115,6 +118,29 @@ def test_whole_files_have_a_hash_and_declarations_have_none(tmp_path: Path) -> N
     }
 
 
+def test_a_checkout_fills_in_hashes_and_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build_contract, "__defaults__", ((name("plain"),),))
+    root, output = snapshot(tmp_path, "TensorRT-LLM", SOURCE).root, tmp_path / "contract.json"
+
+    def git(*words: str) -> str:
+        who = ("-c", "user.name=t", "-c", "user.email=t@example.org")
+        command = ["git", "-C", str(root), *who, *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-q", "-m", "all")
+    assert main([str(root), "--output", str(output)]) == 0
+    commit, path = git("rev-parse", "HEAD")[:12], "tensorrt_llm/a/b.py"
+    source = {"commit": commit, "sha256": hashlib.sha256(SOURCE.encode()).hexdigest()}
+    assert load_contract(output)["snapshots"] == {commit: {path: source}}
+    (root / path).write_text(SOURCE + "\n# mine\n", "utf-8")
+    with pytest.raises(ValueError, match="files differ from HEAD"):
+        main([str(root), "--output", str(output)])
+
+
 def test_a_name_that_no_snapshot_has_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"a\.b:gone is in none of the snapshots"):
         build_contract([snapshot(tmp_path, "c1", SOURCE)], [name("gone")])
@@ -152,6 +178,19 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     path.write_text('{"format": 2}', "utf-8")
     with pytest.raises(ValueError, match="format 2, expected 1"):
         load_contract(path)
+
+
+def test_the_page_says_which_files_have_a_hash() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "tensorrt-llm.md").read_text("utf-8")
+    section = page[page.index("## What was read") : page.index("## In and out")]
+    hashed, by_eye = set(), set()
+    for files in load_contract()["snapshots"].values():
+        for path, source in files.items():
+            (hashed if source["sha256"] else by_eye).add(path)
+    for kind, paths in (("hash of the whole file", hashed), ("declarations", by_eye)):
+        (row,) = (line for line in section.splitlines() if line.startswith(f"| {kind}"))
+        named = re.findall(r"`([\w./]+\.py)`", row)
+        assert [f"tensorrt_llm/{path}" for path in named] == sorted(paths), kind
 
 
 # -- the check -----------------------------------------------------------------------------
@@ -211,6 +250,37 @@ def test_what_is_as_read_is_the_same_and_says_as_of_when(
         "tensorrt_llm.a.b:plain: changed ((a, b=1, *rest, c, d=None, e='x', f=..., **more) "
         "instead of (a, b=1, *rest, d=None, e='x', f=..., **more) at c2)",
     )
+
+
+def test_files_are_told_apart_by_hash(tmp_path: Path) -> None:
+    texts = {"same": "1", "newer": "2", "older": "3", "moved": "4", "unread": "5"}
+
+    def recorded(**digests: str | None) -> dict[str, Any]:
+        return {
+            f"tensorrt_llm/{name}.py": {
+                "sha256": digest and hashlib.sha256(digest.encode()).hexdigest()
+            }
+            for name, digest in digests.items()
+        }
+
+    contract = {
+        "snapshots": {
+            "c1": recorded(same="1", newer="0", older="0", moved="4", unread=None),
+            "c2": recorded(same=None, older="3"),
+        }
+    }
+    (tmp_path / "tensorrt_llm").mkdir()
+    for stem, text in texts.items():
+        if stem != "moved":
+            (tmp_path / "tensorrt_llm" / f"{stem}.py").write_text(text)
+    found = {f.path[13:-3]: str(f) for f in check_files(contract, tmp_path)}
+    assert found == {
+        "same": "hash equal to that of c1",
+        "newer": "hash different from that of c1",
+        "older": "hash equal to that of c2",
+        "moved": "not in this version (was in c1)",
+        "unread": "hash not recorded (of c1, declarations were read by eye)",
+    }
 
 
 def other(a, b=2, *rest, c, d=None, e="x", f=enum.Enum, **more):

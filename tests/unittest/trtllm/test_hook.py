@@ -129,6 +129,55 @@ def test_after_20213_the_configured_budget(upstream: Upstream) -> None:
     assert max(bucket.num_tokens for bucket in tower.planned_buckets()) == 16
 
 
+def test_after_20213_the_model_says_how_many_ranks_there_are(upstream: Upstream) -> None:
+    """The set-up may not be given it; nothing here lets two ranks agree."""
+
+    def setup_mm_encoder_cuda_graphs(model: nn.Module, multimodal_config: Any) -> None: ...
+
+    there = upstream(setup_mm_encoder_cuda_graphs=setup_mm_encoder_cuda_graphs)
+    choose_hook().install()
+    vlm = model()
+    config = SimpleNamespace(encoder_cuda_graph={"image": {"buckets": [(16, 2)]}})
+    vlm.model_config = SimpleNamespace(mapping=SimpleNamespace(world_size=2, rank=0))
+    with pytest.raises(ValueError, match="2 ranks build this engine"):
+        there.module.setup_mm_encoder_cuda_graphs(vlm, config)
+    vlm.model_config.mapping.world_size = 1
+    there.module.setup_mm_encoder_cuda_graphs(vlm, config)
+    assert vlm[0].has_graphs
+
+
+@pytest.mark.parametrize("ours", [True, False])
+@pytest.mark.parametrize("after", [True, False])
+def test_only_ranks_of_our_models_are_asked(upstream: Upstream, ours: bool, after: bool) -> None:
+    """Those of another model may never have imported this package."""
+
+    def setup_mm_encoder_cuda_graphs(model: Any, multimodal_config: Any, dist: Any) -> str:
+        return "upstream's"
+
+    asked: list[Any] = []
+
+    def allgather(said: Any) -> list[Any]:
+        asked.append(said)
+        return [said, said]
+
+    class Text(nn.Linear):
+        model_config = SimpleNamespace(mapping=SimpleNamespace(world_size=2, rank=0))
+
+    if ours:
+        setattr(Text, hook.MARK, True)
+    there = upstream(
+        **({"setup_mm_encoder_cuda_graphs": setup_mm_encoder_cuda_graphs} if after else {})
+    )
+    choose_hook().install()
+    dist, model = SimpleNamespace(allgather=allgather), Text(1, 1)
+    if after:
+        config = SimpleNamespace(encoder_cuda_graph=None)
+        assert there.module.setup_mm_encoder_cuda_graphs(model, config, dist) == "upstream's"
+    else:
+        there.engine(model, dist=dist, mapping=Text.model_config.mapping)
+    assert bool(asked) is ours
+
+
 class ChangedSignature(Engine):
     def _init_model_capacity(self, again: bool = False) -> None: ...
 

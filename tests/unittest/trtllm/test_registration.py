@@ -59,6 +59,107 @@ def test_who_asks_whether_upstream_is_there_does_not_end_the_wait(stub: Path) ->
     assert out == ["tensorrt_llm", "True", "upstream is loaded", "False", "[]"]
 
 
+DONE = "print(sys.modules['tensorrt_llm_ext.trtllm.registration']._done.active)"
+
+
+def test_an_import_in_the_middle_of_upstreams_is_not_lost(stub: Path) -> None:
+    init = stub / "tensorrt_llm" / "__init__.py"
+    init.write_text("import sys, tensorrt_llm_ext\nprint('ours', 'torch' in sys.modules)\n" + STUB)
+    out = run(f"import tensorrt_llm, sys; {DONE}", stub).stdout.splitlines()
+    assert out == ["ours False", "upstream is loaded", "False"]
+
+
+def test_an_import_in_the_middle_of_one_that_fails_is_not_lost(stub: Path) -> None:
+    init = stub / "tensorrt_llm" / "__init__.py"
+    init.write_text(
+        "import os, tensorrt_llm_ext\nif not os.environ.pop('READY', ''): raise OSError('x')\n"
+    )
+    code = (
+        "import sys, os\n"
+        "try:\n    import tensorrt_llm\nexcept OSError:\n    os.environ['READY'] = '1'\n"
+        f"import tensorrt_llm\n{DONE}"
+    )
+    assert run(code, stub).stdout.splitlines() == ["False"]
+
+
+def test_an_import_by_another_thread_is_followed(stub: Path) -> None:
+    init = stub / "tensorrt_llm" / "__init__.py"
+    init.write_text("import time, builtins\nbuiltins.begun = True\ntime.sleep(1)\n" + STUB)
+    code = (
+        "import builtins, importlib, sys, threading, time\n"
+        "other = threading.Thread(target=importlib.import_module, args=['tensorrt_llm'])\n"
+        "other.start()\n"
+        "while not hasattr(builtins, 'begun'): time.sleep(0.01)\n"
+        "import tensorrt_llm_ext\nprint('ours')\nother.join()\n"
+        f"{DONE}"
+    )
+    assert run(code, stub).stdout.splitlines() == ["ours", "upstream is loaded", "False"]
+
+
+def test_nothing_of_upstreams_import_is_ours(stub: Path) -> None:
+    init = stub / "tensorrt_llm" / "__init__.py"
+    init.write_text(
+        "import importlib.util as u\n"
+        "print(type(__loader__).__name__, type(__spec__.loader).__name__)\n"
+    )
+    code = (
+        "import tensorrt_llm_ext, importlib.util as u, sys\n"
+        "print(type(u.find_spec('tensorrt_llm').loader).__name__)\n"
+        "import tensorrt_llm\nprint(type(tensorrt_llm.__spec__).__module__)\n"
+        "print(type(tensorrt_llm.__spec__) is type(sys.__spec__))"
+    )
+    source = "SourceFileLoader"
+    expected = [source, f"{source} {source}", "_frozen_importlib", "True"]
+    assert run(code, stub).stdout.splitlines() == expected
+
+
+OTHER = """
+import sys
+from importlib.machinery import ModuleSpec, PathFinder
+import tensorrt_llm_ext
+
+class Spec(ModuleSpec):
+    {member}
+
+class Finder:
+    @staticmethod
+    def find_spec(name, path, target=None):
+        if name != "tensorrt_llm":
+            return None
+        found = PathFinder.find_spec(name, path, target)
+        spec = Spec(name, found.loader, origin=found.origin)
+        spec.submodule_search_locations = found.submodule_search_locations
+        spec.has_location = True
+        return spec
+
+sys.meta_path.insert({place}, Finder)
+import tensorrt_llm
+print(type(tensorrt_llm.__spec__) is Spec)
+"""
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_other_finders_may_come_before_and_after(stub: Path, place: int) -> None:
+    """One that comes before ours is noticed by what upstream imports next."""
+    (stub / "tensorrt_llm" / "sub.py").write_text("")
+    (stub / "tensorrt_llm" / "__init__.py").write_text("import tensorrt_llm.sub\n" + STUB)
+    code = OTHER.format(member="pass", place=place) + DONE
+    assert run(code, stub).stdout.splitlines() == ["upstream is loaded", "True", "False"]
+
+
+def test_an_import_that_cannot_be_followed_is_told(stub: Path) -> None:
+    final = "def __init_subclass__(cls): raise TypeError('final')"
+    ran = run(OTHER.format(member=final, place=1), stub)
+    assert ran.stdout.splitlines() == ["upstream is loaded", "True"]
+    assert "cannot see the end of the import of tensorrt_llm (final)" in ran.stderr
+    assert "call tensorrt_llm_ext.trtllm.register() after it" in ran.stderr
+
+
+def test_upstream_may_become_importable_later(stub: Path) -> None:
+    code = f"import tensorrt_llm_ext, sys; sys.path.append({str(stub)!r}); import tensorrt_llm; "
+    assert run(code + DONE, None).stdout.splitlines() == ["upstream is loaded", "False"]
+
+
 def test_an_import_that_fails_may_be_tried_again(stub: Path) -> None:
     init = stub / "tensorrt_llm" / "__init__.py"
     init.write_text("import os\nif not os.environ.pop('READY', ''): raise OSError('no driver')\n")
@@ -122,6 +223,20 @@ def test_find() -> None:
     assert not missing
     assert "no_such_module:x" in missing.reason
     assert "no_such" in missing.reason
+
+
+@pytest.mark.parametrize("fault", ["OSError('no driver')", "SystemExit(3)", "RuntimeError('x')"])
+def test_whatever_an_import_raises_is_a_reason(stub: Path, fault: str) -> None:
+    (stub / "tensorrt_llm" / "_torch").mkdir()
+    (stub / "tensorrt_llm" / "_torch" / "__init__.py").write_text(f"raise {fault}\n")
+    code = "from tensorrt_llm_ext.cli import main; main(['doctor'])"
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        run(code, stub)
+    assert refused.value.returncode == 1
+    assert "Traceback" not in refused.value.stderr
+    cause = fault.replace("('", ": ").replace("')", "").replace("(", ": ").replace(")", "")
+    lines = refused.value.stdout.splitlines()
+    assert next(line for line in lines if line.startswith("Nothing registered")).count(cause) > 0
 
 
 def test_takes() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -68,7 +69,8 @@ def fields(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> t
 
 def test_settings_reach_processes_that_start_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    sent = Settings.model_validate({"graphs": OURS, "max_num_tokens": 64, "report_dir": "/r"})
+    reports = {"path": "/proc/1/fd/2", "name": "ours"}
+    sent = Settings.model_validate({"graphs": OURS, "max_num_tokens": 64, "reports": reports})
     with published(sent):
         code = (
             "from tensorrt_llm_ext.trtllm.config import received; "
@@ -231,6 +233,22 @@ def test_expand(checkpoint: str) -> None:
     ]
 
 
+def test_expand_keeps_the_keys_of_each_level_apart() -> None:
+    result = expand({"max_batch_size": 2, "encoder_cuda_graph": {"image": {"max_batch_size": 1}}})
+    assert result.values == {"max_batch_size": 2}
+    assert result.notes == ("encoder_cuda_graph left out: not a key of upstream's",)
+
+
+def test_entries_for_an_encoder_that_is_off(checkpoint: str) -> None:
+    values = {"disable_mm_encoder": True, "multimodal_config": {"encoder_cuda_graph": OURS}}
+    for refuses in (split, expand):
+        with pytest.raises(ValueError, match=r"disable_mm_encoder is set.*mm_encoder_only"):
+            refuses(values, checkpoint)  # type: ignore[operator]
+    theirs, settings = split({"disable_mm_encoder": True}, checkpoint)
+    assert theirs == {"disable_mm_encoder": True}
+    assert settings.graphs == {}
+
+
 def test_expand_command(checkpoint: str, tmp_path: Path) -> None:
     file = tmp_path / "serve.yaml"
     file.write_text(yaml.safe_dump({"multimodal_config": {"encoder_cuda_graph": OURS}}))
@@ -277,7 +295,6 @@ def test_hand_over(checkpoint: str, fields: tuple[str, ...]) -> None:
         *("--custom_module_dirs", package, "--port", "9"),
     )
     written = yaml.safe_load(call.config_file.read_text())
-    call.config_file.unlink()
     assert written["max_batch_size"] == 4
     entries = written.get("multimodal_config", {}).get("encoder_cuda_graph", {})
     assert all(set(entry) <= set(fields) for entry in entries.values())
@@ -285,11 +302,51 @@ def test_hand_over(checkpoint: str, fields: tuple[str, ...]) -> None:
     assert sent.graphs["image"].max_graph_memory == 64 << 20
 
 
+READS_AND_WAITS = """
+import os, sys, time
+print(os.path.realpath(sys.argv[1]), open(sys.argv[1]).read(), flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.usefixtures("there")
+def test_the_file_of_a_hand_over_ends_with_the_process(checkpoint: str) -> None:
+    """Also with one that is killed, and also through ``exec``."""
+    code = (
+        "import os, sys\n"
+        "from types import SimpleNamespace\n"
+        "from tensorrt_llm_ext.trtllm import serve\n"
+        "serve.installed = lambda: True\n"
+        "serve.register_now = lambda: SimpleNamespace(active=True)\n"
+        f"call = serve.serve_command({checkpoint!r}, {{'max_batch_size': 4}})\n"
+        "file = str(call.config_file)\n"
+        "print(file, flush=True)\n"
+        f"os.execv(sys.executable, [sys.executable, '-c', {READS_AND_WAITS!r}, file])\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        file = Path(process.stdout.readline().strip())
+        seen = process.stdout.readline()
+        assert seen.endswith(" max_batch_size: 4\n")
+        assert seen.startswith("/memfd:trtllm-ext-serve.yaml-")  # of no folder
+        assert file.exists()
+    finally:
+        process.terminate()
+        process.wait(60)
+        process.stdout.close()  # type: ignore[union-attr]
+    assert process.returncode == -signal.SIGTERM
+    assert not file.exists()
+
+
 @pytest.mark.usefixtures("there")
 def test_no_hand_over(checkpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = serve_command(checkpoint, {"multimodal_config": {"encoder_cuda_graph": {"image": {}}}})
     assert isinstance(wrong, Refusal)
     assert "one of buckets and max_batch_size is required" in wrong.reason
+    alone = serve_command(checkpoint, {"mm_encoder_only": True})
+    assert isinstance(alone, Refusal)
+    assert "mm_embedding_serve" in alone.reason
     nothing = SimpleNamespace(active=False, refusal="no place to capture")
     monkeypatch.setattr(serve, "register_now", lambda: nothing)
     assert serve_command(checkpoint, {}) == Refusal("no place to capture; see trtllm-ext doctor")
@@ -341,12 +398,31 @@ def test_keys_that_plain_serve_cannot_carry(
         "--set": ["--set", f"multimodal_config.encoder_cuda_graph.image={json.dumps(entry)}"],
     }[form]
     monkeypatch.setattr(sys, "argv", ["trtllm-serve", "model", *given])
-    refuse_uncarried_keys()  # nobody's command
+    refuse_uncarried_keys(True)  # nobody's command
     lost = [key for key in entry if key not in fields]
-    with click.Context(main), pytest.raises(ValueError, match=f"has {', '.join(lost)}, which") as e:
-        refuse_uncarried_keys()
+    reason = f"has {', '.join(lost)}, which"
+    with click.Context(main), pytest.raises(click.ClickException, match=reason) as e:
+        refuse_uncarried_keys(True)
     assert "Start `trtllm-ext serve`" in str(e.value)
     assert "`trtllm-ext expand FILE`" in str(e.value)
+
+
+@pytest.mark.parametrize("active", [True, False])
+def test_a_loss_is_told_where_the_version_has_no_entries(
+    active: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What no version carries is lost; of the rest upstream says what it takes."""
+    monkeypatch.setattr(serve, "entry_fields", lambda: ())
+    place = "multimodal_config.encoder_cuda_graph.image"
+    monkeypatch.setattr(sys, "argv", ["trtllm-serve", "--set", f"{place}.max_graph_memory=1GiB"])
+    reason = "has max_graph_memory, which"
+    with click.Context(main), pytest.raises(click.ClickException, match=reason) as e:
+        refuse_uncarried_keys(active)
+    assert "`trtllm-ext expand FILE`" in str(e.value)
+    assert ("nothing of ours is registered here" in str(e.value)) is not active
+    monkeypatch.setattr(sys, "argv", ["trtllm-serve", "--set", f"{place}.max_batch_size=2"])
+    with click.Context(main):
+        refuse_uncarried_keys(active)
 
 
 def test_keys_that_plain_serve_carries(
@@ -355,10 +431,19 @@ def test_keys_that_plain_serve_carries(
     file = tmp_path / "serve.yaml"
     graphs = {"image": dict.fromkeys(fields, 1), "audio": None}
     file.write_text(yaml.safe_dump({"multimodal_config": {"encoder_cuda_graph": graphs}}))
-    for argv in (["--config", str(file)], ["--config", "missing.yaml"], ["--set", "x"], ["--set"]):
+    odd = ["--set", "multimodal_config.encoder_cuda_graph=[1]"]  # upstream says what is wrong
+    odder = ["--set", "multimodal_config.encoder_cuda_graph.image=1"]
+    for argv in (
+        ["--config", str(file)],
+        ["--config", "missing.yaml"],
+        ["--set", "x"],
+        ["--set"],
+        odd,
+        odder,
+    ):
         monkeypatch.setattr(sys, "argv", ["trtllm-serve", "model", *argv])
         with click.Context(main):
-            refuse_uncarried_keys()
+            refuse_uncarried_keys(True)
 
 
 def test_module_dir_is_printed_and_nothing_else() -> None:

@@ -6,7 +6,8 @@ It follows upstream as read at commit 06048c6cee66 (engine) and the commits name
 """
 
 from .llmapi.llm import LLM
+from .llmapi.mm_encoder import MultimodalEncoder
 from .sampling_params import SamplingParams
 
 __version__ = "1.4.0rc1+double"
-__all__ = ["LLM", "SamplingParams", "__version__"]
+__all__ = ["LLM", "MultimodalEncoder", "SamplingParams", "__version__"]

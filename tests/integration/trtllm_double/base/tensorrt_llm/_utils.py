@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 import torch
 
@@ -25,6 +26,15 @@ def mpi_rank() -> int:
 
 def global_mpi_rank() -> int:
     return _double.rank
+
+
+def mpi_allgather(obj: Any) -> Any:
+    """Upstream: of the MPI session, and ``obj`` itself without several devices."""
+    if not torch.distributed.is_initialized():
+        return obj
+    out: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(out, obj)
+    return out
 
 
 def release_gc() -> None:

@@ -14,9 +14,11 @@ from typing import Any
 import click
 import yaml
 from click.core import ParameterSource
+from PIL import Image
 
 from tensorrt_llm.llmapi.llm import LLM
 from tensorrt_llm.llmapi.llm_args import update_llm_args_with_extra_options
+from tensorrt_llm.llmapi.mm_encoder import MultimodalEncoder
 from tensorrt_llm.tools.importlib_utils import import_custom_module
 
 _RESERVED = ("model", "backend")
@@ -104,6 +106,37 @@ def serve(
     config = llm.args.multimodal_config.model_dump(mode="json")
     click.echo(json.dumps({"serving": model, "multimodal_config": config}))
     click.echo(json.dumps({"answer": answer.outputs[0].token_ids[:4]}))
+    llm.shutdown()
+
+
+@main.command("mm_embedding_serve")
+@click.argument("model", type=str)
+@click.option("--host", type=str, default="localhost")
+@click.option("--port", type=int, default=8000)
+@click.option("--max_batch_size", type=int, default=2048)
+@click.option("--max_num_tokens", type=int, default=16384)
+@click.option("--tensor_parallel_size", type=int, default=1)
+@click.option("--config", "--extra_encoder_options", "extra_encoder_options", type=str)
+def serve_encoder(
+    model: str,
+    host: str,
+    port: int,
+    max_batch_size: int,
+    max_num_tokens: int,
+    tensor_parallel_size: int,
+    extra_encoder_options: str | None,
+) -> None:
+    """It takes no ``--custom_module_dirs`` and no ``--set``."""
+    args = {
+        "model": model,
+        "max_batch_size": max_batch_size,
+        "max_num_tokens": max_num_tokens,
+        "tensor_parallel_size": tensor_parallel_size,
+    }
+    llm = MultimodalEncoder(**update_llm_args_with_extra_options(args, extra_encoder_options))
+    picture = Image.new("RGB", (64, 64))
+    answer = llm.generate({"prompt": "", "multi_modal_data": {"image": [picture]}})
+    click.echo(json.dumps({"serving": model, "rows": len(answer.double_embeddings)}))
     llm.shutdown()
 
 

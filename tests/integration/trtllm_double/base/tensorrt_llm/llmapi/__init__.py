@@ -10,11 +10,13 @@ from .llm_args import (
     MultimodalEncoderSchedulingPolicy,
     TorchLlmArgs,
 )
+from .mm_encoder import MultimodalEncoder
 
 __all__ = [
     "LLM",
     "KvCacheConfig",
     "MultimodalConfig",
+    "MultimodalEncoder",
     "MultimodalEncoderCudaGraphConfig",
     "MultimodalEncoderSchedulingPolicy",
     "TorchLlmArgs",

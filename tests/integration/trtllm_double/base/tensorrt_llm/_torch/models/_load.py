@@ -36,4 +36,6 @@ def config_for(pretrained: Any, **kwargs: Any) -> ModelConfig[Any]:
         pretrained.dtype = text.dtype
         _name_vit(pretrained.vision_config)
     known = {k: v for k, v in kwargs.items() if k in ModelConfig.__dataclass_fields__}
-    return ModelConfig(pretrained_config=pretrained, **known)
+    # The encoders alone are no model that generates: no KV cache is made for it.
+    generates = not known.get("mm_encoder_only", False)
+    return ModelConfig(pretrained_config=pretrained, is_generation=generates, **known)

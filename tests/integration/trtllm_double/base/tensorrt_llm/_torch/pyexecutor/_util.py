@@ -49,6 +49,8 @@ class KvCacheCreator:
     def _create_dummy_encoder_inputs(self) -> list[MultimodalParams]:
         engine = self._model_engine
         processor = engine.input_processor
+        if getattr(engine.model, "mm_encoder", object()) is None:
+            return []  # disable_mm_encoder, or encoders in processes of their own
         if not hasattr(engine.model, "encode_multimodal_inputs") or not isinstance(
             processor, BaseMultimodalDummyInputsBuilder
         ):

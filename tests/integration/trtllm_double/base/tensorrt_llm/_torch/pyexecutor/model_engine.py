@@ -13,6 +13,7 @@ import torch
 
 from tensorrt_llm import _double
 from tensorrt_llm._utils import release_gc
+from tensorrt_llm.inputs.multimodal import MultimodalParams
 from tensorrt_llm.inputs.registry import create_input_processor
 from tensorrt_llm.llmapi.llm_args import TorchLlmArgs
 from tensorrt_llm.logger import logger
@@ -137,6 +138,7 @@ class PyTorchModelEngine(ModelEngine):
             if mm_item_scheduler is not None
             else None,
         )
+        self.dtype = self.model.config.torch_dtype
         self._init_model_capacity()
         self.cuda_graph_config = self.llm_args.cuda_graph_config
         # With a torch.compile configuration upstream leaves this process-wide flag on.
@@ -173,9 +175,21 @@ class PyTorchModelEngine(ModelEngine):
         return mm_encoder_cache_enabled(self.model)
 
     def warmup(self, resource_manager: Any) -> None:
+        if self.llm_args.mm_encoder_only:  # upstream: ``MultimodalEncoderRunner``
+            return
         if self.cuda_graph_config is not None:
             self._decoder_graphs = ["decode"]
             _double.record("decoder_graphs_captured")
+
+    def forward_mm_encoder_only(
+        self, multimodal_params: list[MultimodalParams], lengths: list[list[int]]
+    ) -> list[torch.Tensor]:
+        """Upstream: ``_forward_step`` of ``engine/runners/mm_encoder.py``."""
+        if not multimodal_params:
+            return []
+        embeddings = self.model.forward(multimodal_params)
+        assert len(embeddings) == 1, "mixed modalities are not supported"
+        return list(torch.split(embeddings[0], [sum(of) for of in lengths], dim=0))
 
     def _release_cuda_graphs(self) -> None:
         self._decoder_graphs = []

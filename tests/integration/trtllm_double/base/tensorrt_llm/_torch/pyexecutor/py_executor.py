@@ -50,15 +50,28 @@ class PyExecutor:
         scheduler.forward_items([request], {request.request_id: list(range(len(rows)))})
         return scheduler.build_multimodal_data_for_llm(request)["multimodal_embedding"]
 
+    def encode_only(self, extra: dict[str, Any]) -> torch.Tensor | None:
+        data = extra.get("multimodal_data")
+        if not data:
+            return None
+        param = MultimodalParams(multimodal_data=data)
+        param.to_device("multimodal_data", "cuda")
+        lengths = data["multimodal_embedding_lengths"]
+        return self.model_engine.forward_mm_encoder_only([param], [list(lengths)])[0]
+
     @torch.inference_mode()
     def run(self, inputs: dict[str, Any], max_tokens: int) -> dict[str, Any]:
         engine = self.model_engine
         ids, extra = engine.input_processor(inputs, None)
         model = engine.model
+        if engine.llm_args.mm_encoder_only:
+            return {"token_ids": [], "embeddings": self.encode_only(extra)}
         llm = getattr(model, "llm", model)
         state = llm.model.embed_tokens.weight[torch.tensor(ids, device=_double.DEVICE)]
-        rows = None
-        if extra.get("multimodal_data"):
+        rows = inputs.get("multi_modal_embeddings")  # of an encoder's worker
+        if rows is not None:
+            state = torch.cat([state, *(c.to(state) for c in rows.split(state.shape[1], dim=1))])
+        elif extra.get("multimodal_data"):
             rows = self.encode(extra["multimodal_data"])
             width = state.shape[1]
             state = torch.cat([state, *(c.to(state) for c in rows.split(width, dim=1))])

@@ -23,6 +23,8 @@ def create_py_executor(
     profiling_stage_data: dict | None = None,
     **kwargs: Any,
 ) -> PyExecutor:
+    if llm_args.mm_encoder_only:
+        llm_args.disable_overlap_scheduler = True
     mapping = Mapping(
         world_size=llm_args.tensor_parallel_size,
         rank=_double.rank,
@@ -50,18 +52,20 @@ def create_py_executor(
             spec_config=spec_config,
         )
     resources: dict[str, Any] = {}
-    creator = KvCacheCreator(
-        model_engine=engine,
-        draft_model_engine=draft_engine,
-        mapping=mapping,
-        llm_args=llm_args,
-        kv_cache_config=llm_args.kv_cache_config,
-        max_num_tokens=engine.max_num_tokens,
-        max_seq_len=engine.max_seq_len,
-        max_batch_size=engine.batch_size,
-    )
-    estimating = creator.try_prepare_estimation()
-    creator.build_managers(resources, estimating)
+    creator, estimating = None, False
+    if engine.model.model_config.is_generation:
+        creator = KvCacheCreator(
+            model_engine=engine,
+            draft_model_engine=draft_engine,
+            mapping=mapping,
+            llm_args=llm_args,
+            kv_cache_config=llm_args.kv_cache_config,
+            max_num_tokens=engine.max_num_tokens,
+            max_seq_len=engine.max_seq_len,
+            max_batch_size=engine.batch_size,
+        )
+        estimating = creator.try_prepare_estimation()
+        creator.build_managers(resources, estimating)
     executor = PyExecutor(resources, engine, draft_engine, dist)
     if estimating:
         creator.configure_kv_cache_capacity(executor)
