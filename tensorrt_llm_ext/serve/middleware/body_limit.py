@@ -1,7 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
 # SPDX-License-Identifier: Apache-2.0
-"""How large a body may be, and all bodies together: checked by the announced length, and again as
-they arrive.
+"""How large a body may be, and all together: checked by what is announced, and again by what comes.
 
 Starlette has a middleware for the first, but it answers with text instead of OpenAI's error body.
 """
