@@ -68,6 +68,37 @@ def test_client_gone_while_media_are_decoded(
         until(lambda: idle(server))
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings"])
+def test_client_gone_while_media_are_resized_and_nothing_runs(
+    engine: Any, picture: Image.Image, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """Neither it nor a request that has no media waits for that."""
+    go, began = threading.Event(), threading.Event()
+    load = engine.encode_queue._load
+
+    def slow(picked: Any) -> Any:
+        began.set()
+        go.wait(20)
+        return load(picked)
+
+    monkeypatch.setattr(engine.encode_queue, "_load", slow)
+    part = image_part(picture)
+    body = chat(parts=[part]) if "chat" in path else {"model": NAME, "input": [part]}
+    try:
+        with serving(engine) as server:
+            sock = post(server, body, path=path)
+            assert began.wait(20)
+            sock.close()
+            gone = time.monotonic()
+            until(lambda: idle(server))
+            assert time.monotonic() - gone < 1
+            assert server.chat().status_code == 200
+            go.set()
+            assert server.chat(parts=[part]).status_code == 200
+    finally:
+        go.set()
+
+
 def test_case_42_queue_limit(engine: Any, gate: Gate) -> None:
     gate.open.clear()
     with serving(engine, max_queue_size=2) as server:
