@@ -8,10 +8,10 @@ computed. A clip's features are what transformers' feature extractor gives for t
 
 from __future__ import annotations
 
-import math
 import numbers
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,6 +24,8 @@ from .raw_media import host_array
 
 RATES = (1_000, 768_000)
 """Sampling rates that make sense, in Hz."""
+_LARGEST_FACTOR = 48_000
+"""That a rate is divided by on its way to the model's: whatever is no higher stays exact."""
 _LOUDEST = 2.0**31
 """Of a sample. Nominally it is 1; integers of 32 bits as they are have this. Squares of far larger
 ones are infinite in fp32: features that are no numbers, and with them tokens that are none."""
@@ -133,9 +135,14 @@ class AudioInputs:
         )
 
     def _resampling(self, rate: int) -> tuple[int, int]:
-        """Factors up and down from a rate to the model's."""
-        shared = math.gcd(self.rate, rate)
-        return self.rate // shared, rate // shared
+        """Factors up and down from a rate to the model's.
+
+        The filter has twenty taps a unit of the larger one: seconds and hundreds of megabytes for
+        a high rate that shares nothing with the model's, however short the clip. Such a rate is
+        taken for the nearest one with smaller factors, less than 0.002 % away.
+        """
+        ratio = Fraction(self.rate, rate).limit_denominator(_LARGEST_FACTOR)
+        return ratio.numerator, ratio.denominator
 
     def decode(self, item: AudioItem) -> np.ndarray:
         """Read the samples of a planned clip: float32 [samples].

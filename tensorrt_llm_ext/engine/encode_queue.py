@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -22,6 +23,9 @@ from .encoders import Encoders
 from .errors import RequestError
 from .media_inputs import Item, MediaItem
 from .media_loader import Loaded
+
+_LONGEST_WAIT = 0.01
+"""Seconds of a step that has nothing to do."""
 
 
 class _Place(NamedTuple):
@@ -163,23 +167,25 @@ class EncodeQueue:
         """Encode what fits, at most one call a tower; jobs that are done leave.
 
         Media are loaded for one call at a time and not before: rows of all that wait could fill the
-        host. Unless the caller waits they are loaded on a thread, and encoded in a later step.
+        host. They are loaded on a thread, and encoded in a step that finds them loaded.
 
         Args:
-            wait: There is nothing else to do.
+            wait: There is nothing else to do than to wait for them, for a moment: the caller has to
+                see who joins and who leaves.
         """
         if self._rest is not None:
             self._encode_rest(self._rest)
-        elif self._loading is None:
-            picked = self._pick()
-            if wait or not picked:
-                self._encode(self._load(picked))
-            else:
+        else:
+            if self._loading is None and (picked := self._pick()):
                 self._loading = self._worker.submit(self._load, picked)
-        elif wait or self._loading.done():
-            loading, self._loading = self._loading, None
-            self._encode(loading.result())
+            if self._loading is not None and self._is_loaded(self._loading, wait):
+                loading, self._loading = self._loading, None
+                self._encode(loading.result())
         self._jobs = [job for job in self._jobs if not job.done]
+
+    @staticmethod
+    def _is_loaded(loading: Future[list[_Entry | _Failure]], wait: bool) -> bool:
+        return not futures.wait([loading], _LONGEST_WAIT if wait else 0).not_done
 
     def _pick(self) -> list[tuple[EncodeJob, list[_Place]]]:
         items: Counter[str] = Counter()
@@ -192,7 +198,7 @@ class EncodeQueue:
         return picked
 
     def _load(self, picked: list[tuple[EncodeJob, list[_Place]]]) -> list[_Entry | _Failure]:
-        """Runs on the worker too, so it changes no job: the scheduler looks at them meanwhile."""
+        """Runs on the worker, so it changes no job: the scheduler looks at them meanwhile."""
         loader, batch = self._encoders.loader(), list[_Entry | _Failure]()
         for job, places in picked:
             try:

@@ -56,6 +56,15 @@ class EngineAnswer(Response):
         """
         raise NotImplementedError
 
+    def drop_body(self, content: list[Any]) -> None:
+        """Forget what was sent: media are decoded, the prompt is made.
+
+        Args:
+            content: Messages or parts of the body; emptied, as the body itself is still needed.
+        """
+        content.clear()
+        self.request.state.held_body.release()
+
     async def _last_words(self, error: ApiError, send: Send) -> None:
         """End a stream that has begun with an error."""
         body = sse(error.body) + DONE

@@ -14,6 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 from .. import __version__
 from ..engine.errors import EngineClosedError, RequestError
 from ..media import MediaError
+from .body import BodyRoute
 from .chat import ChatAnswer
 from .errors import ApiError, bad_request, shutting_down
 from .features import FeaturesAnswer
@@ -49,12 +50,18 @@ def make_app(server: ServerState) -> FastAPI:
             "5XX": {"model": ErrorBody, "description": "Something about the server."},
         },
     )
+    app.router.route_class = BodyRoute
     _add_routes(app, server)
     _add_error_bodies(app)
     options = server.options
     # The last one added is the outermost.
     app.add_middleware(UploadTimeoutMiddleware, seconds=options.upload_timeout)
-    app.add_middleware(BodyLimitMiddleware, max_bytes=options.max_body_bytes)
+    app.add_middleware(
+        BodyLimitMiddleware,
+        max_bytes=options.max_body_bytes,
+        max_total_bytes=options.max_total_body_bytes,
+        count=server.metrics.body_bytes.set,
+    )
     app.add_middleware(
         AdmissionMiddleware,
         paths=ENGINE_PATHS,
@@ -144,10 +151,10 @@ def _explain(error: RequestValidationError) -> ApiError:
     first = error.errors()[0]
     loc = [str(part) for part in first["loc"][1:] if not str(part).startswith("@")]
     kind, path = first["type"], ".".join(loc)
-    if kind == "json_invalid":
-        return bad_request(f"the body is no JSON: {first['ctx']['error']}", code="invalid_json")
     if kind == "conflict":
         return bad_request(first["msg"], first["ctx"]["key"])
+    if kind == "too_many_keys":
+        return bad_request(f"{path or 'the body'}: {first['msg']}", path or None)
     if not loc:
         return bad_request("the body must be a JSON object, sent as application/json")
     if kind == "extra_forbidden":

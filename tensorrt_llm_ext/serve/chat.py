@@ -61,6 +61,7 @@ class ChatAnswer(EngineAnswer):
             prompt = body.prompt(media.contents)
             work = await server.intake.run(partial(prepare, prompt, params))
             del prompt
+            self.drop_body(body.messages)
             events, run = Events(work.job), Run(life.began, work)
             server.thread.add(work, events)
             try:

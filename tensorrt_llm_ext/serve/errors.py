@@ -75,6 +75,16 @@ def queue_full(waiting: int) -> ApiError:
     )
 
 
+def bodies_full() -> ApiError:
+    """429: the bodies of other requests leave no room for this one."""
+    return ApiError(
+        429,
+        "the requests that are waiting have as many bytes as may be held together; try again later",
+        code="bodies_full",
+        headers={"Retry-After": "1"},
+    )
+
+
 def shutting_down() -> ApiError:
     """503: the server is about to end."""
     return ApiError(

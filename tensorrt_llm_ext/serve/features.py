@@ -40,8 +40,11 @@ class FeaturesAnswer(EngineAnswer):
         """Decode, queue, encode."""
         server = self.server
         parts = [part.media() for part in self.body_in.input]
+        modalities = [part.modality for part in parts]
         media = await server.intake.open(parts, life.deadline)
         try:
+            del parts
+            self.drop_body(self.body_in.input)
             data: dict[str, list[Any]] = {}
             for modality, content in media.contents:
                 data.setdefault(modality, []).append(content)
@@ -55,7 +58,7 @@ class FeaturesAnswer(EngineAnswer):
         finally:
             media.release()
         turn = {modality: iter(outputs) for modality, outputs in job.outputs.items()}
-        items = [(part.modality, next(turn[part.modality])) for part in parts]
+        items = [(modality, next(turn[modality])) for modality in modalities]
         response = await server.intake.run(partial(self._response, items))
         self.request.state.outcome = "encoded"
         await response(scope, receive, send)

@@ -15,7 +15,7 @@ from .engine_thread import Snapshot
 
 OUTCOMES = (
     *("stop", "length", "encoded"),
-    *("bad_request", "unauthorized", "too_large", "queue_full"),
+    *("bad_request", "unauthorized", "too_large", "queue_full", "bodies_full"),
     *("client_timeout", "server_timeout", "client_gone", "shut_down", "error"),
 )
 _OUTCOME_OF = {
@@ -89,6 +89,11 @@ class Metrics:
             registry=self._registry,
         )
         waiting_gauge.set_function(lambda: max(0, self._unanswered - running()))
+        self.body_bytes = Gauge(
+            "trtllm_request_body_bytes",
+            "Bodies of requests whose media are not decoded yet.",
+            registry=self._registry,
+        )
         self._registry.register(_EncoderCollector(report, snapshot))
 
     def set_unanswered(self, count: int) -> None:

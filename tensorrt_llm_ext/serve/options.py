@@ -5,9 +5,19 @@
 from typing import Annotated, Literal
 
 from pydantic import Field as PydanticField
-from pydantic import SecretStr
+from pydantic import SecretStr, model_validator
+from typing_extensions import Self
 
-from ..llmapi.base import Bool, Field, Number, Positive, PositiveInt, Str, StrictBaseModel
+from ..llmapi.base import (
+    Bool,
+    Field,
+    Number,
+    Positive,
+    PositiveInt,
+    Str,
+    StrictBaseModel,
+    config_error,
+)
 
 AnyPort = Annotated[int, PydanticField(ge=0, le=65535, strict=True)]
 Grace = Annotated[Number, PydanticField(ge=0, le=86400)]
@@ -56,6 +66,13 @@ class HttpOptions(StrictBaseModel):
     max_body_bytes: PositiveInt = Field(
         64 * 2**20, description="Largest request body; a larger one is answered 413.", status="beta"
     )
+    max_total_body_bytes: PositiveInt = Field(
+        2**30,
+        description="Bodies of all requests held at a time, until their media are decoded and "
+        "their prompts made; what would exceed it is answered 429. They take up to twice as much "
+        "memory.",
+        status="beta",
+    )
     max_header_bytes: PositiveInt = Field(
         64 * 2**10,
         description="Largest request head; a larger one is answered 431, or 400.",
@@ -93,3 +110,14 @@ class HttpOptions(StrictBaseModel):
         description="Whether /metrics asks for the API key too, where there is one.",
         status="beta",
     )
+
+    @model_validator(mode="after")
+    def _one_body_fits(self) -> Self:
+        if self.max_total_body_bytes < self.max_body_bytes:
+            raise config_error(
+                "body_limits",
+                f"max_total_body_bytes is {self.max_total_body_bytes}, less than max_body_bytes "
+                f"{self.max_body_bytes}: the largest body would never be taken; raise the one or "
+                "lower the other",
+            )
+        return self

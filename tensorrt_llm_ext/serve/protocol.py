@@ -25,13 +25,27 @@ from ..llmapi.sampling_params import SamplingParams
 from ..media import MediaPart
 from .errors import bad_request
 
-_MOST = 4096  # messages, or parts of one
+_MOST = 4096
+"""Messages, or parts of one. The first that is wrong is enough: an error for each would
+take seconds to write, and far more memory than the request."""
+_MOST_KEYS = 64
+"""Of an object; more than any has."""
 
 
 class WireModel(BaseModel):
     """Strict: unknown keys and values of another type are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bound_keys(cls, data: Any) -> Any:
+        if isinstance(data, dict) and len(data) > _MOST_KEYS:  # each would be an error of its own
+            text = "an object has {count} keys; at most {most} are known"
+            raise PydanticCustomError(
+                "too_many_keys", text, {"count": len(data), "most": _MOST_KEYS}
+            )
+        return data
 
 
 class TextPart(WireModel):
@@ -141,7 +155,8 @@ AnyPart = Annotated[
     ),
 ]
 Content = Annotated[
-    Annotated[str, Tag("@text")] | Annotated[list[AnyPart], Field(max_length=_MOST), Tag("@list")],
+    Annotated[str, Tag("@text")]
+    | Annotated[list[AnyPart], Field(max_length=_MOST, fail_fast=True), Tag("@list")],
     Discriminator(_text_or_list),
 ]
 # Bounded: the engine looks for each of them in the text at every token.
@@ -201,7 +216,7 @@ class ChatCompletionRequest(WireModel):
     """Keys that are taken with a value that asks for nothing; others are refused by name."""
 
     model: str
-    messages: Annotated[list[Message], Field(min_length=1, max_length=_MOST)]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=_MOST, fail_fast=True)]
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
@@ -332,8 +347,8 @@ class EmbeddingsRequest(WireModel):
     """Body of POST /v1/embeddings: features of media, one entry an item."""
 
     model: str
-    input: Annotated[list[AnyMediaPart], Field(min_length=1, max_length=_MOST)] = Field(
-        description="Pictures, videos and clips, as parts of a chat message."
+    input: Annotated[list[AnyMediaPart], Field(min_length=1, max_length=_MOST, fail_fast=True)] = (
+        Field(description="Pictures, videos and clips, as parts of a chat message.")
     )
     encoding_format: Literal["float", "base64", "safetensors"] = Field(
         "float",

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx
+import pytest
 from PIL import Image
 
 from tensorrt_llm_ext.llmapi.llm_args import ServeConfig
@@ -115,3 +116,50 @@ def image_bytes(image: Image.Image, kind: str = "PNG") -> bytes:
 def image_part(image: Image.Image, kind: str = "PNG") -> dict[str, Any]:
     text = base64.b64encode(image_bytes(image, kind)).decode()
     return {"type": "image_url", "image_url": {"url": f"data:image/{kind.lower()};base64,{text}"}}
+
+
+class Gate:
+    """Lets the steps of an engine pass, or holds them up, or breaks them.
+
+    Args:
+        engine: The engine.
+        patch: Undoes it.
+    """
+
+    def __init__(self, engine: Any, patch: pytest.MonkeyPatch) -> None:
+        self.open = threading.Event()
+        self.open.set()
+        self.seconds = 0.0
+        self.error: Exception | None = None
+        self.steps = 0
+        step = engine.step
+
+        def gated() -> Any:
+            self.steps += 1
+            self.open.wait(30)
+            time.sleep(self.seconds)
+            if self.error is not None:
+                raise self.error
+            return step()
+
+        patch.setattr(engine, "step", gated)
+
+
+def idle(server: Running) -> bool:
+    """Nothing is left anywhere."""
+    loop = server.engine.loop
+    return (
+        server.state.thread.num_unfinished == 0
+        and server.state.thread.num_running == 0
+        and loop.idle
+        and loop._requests == {}
+        and server.state.intake._held == 0
+        and not server.state._lives
+        and server.metrics()["trtllm_request_body_bytes"] == 0
+    )
+
+
+def outcomes(server: Running) -> dict[str, float]:
+    prefix = 'trtllm_requests_total{outcome="'
+    found = {k[len(prefix) : -2]: v for k, v in server.metrics().items() if k.startswith(prefix)}
+    return {name: count for name, count in found.items() if count}

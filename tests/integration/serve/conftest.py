@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from running_server import Running, serving
+from running_server import Gate, Running, serving
 
 from tensorrt_llm_ext.llmapi.llm import make_engine
 from tensorrt_llm_ext.llmapi.llm_args import LlmArgs
@@ -48,3 +48,10 @@ def omni_engine(family_checkpoint: Callable[[str], Path]) -> Iterator[Any]:
 def picture(photo: Image.Image) -> Image.Image:
     """80 rows, 20 tokens."""
     return photo.resize((160, 128))
+
+
+@pytest.fixture
+def gate(engine: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    made = Gate(engine, monkeypatch)
+    yield made
+    made.open.set()

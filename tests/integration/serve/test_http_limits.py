@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from raw_http import head, raw, status_and_code
 from running_server import Running, chat, serving
 
 LIMIT = 100_000
@@ -23,41 +24,6 @@ def small(engine: Any) -> Iterator[Running]:
     options = {"max_body_bytes": LIMIT, "max_header_bytes": 8192, "upload_timeout": 0.5}
     with serving(engine, **options) as running:
         yield running
-
-
-def raw(server: Running, *pieces: bytes, pause: float = 0, wait: float = 10) -> bytes:
-    """Send pieces, with pauses between, and read until the connection is closed or answers."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=wait) as sock:
-        try:
-            for i, piece in enumerate(pieces):
-                if i:
-                    time.sleep(pause)
-                sock.sendall(piece)
-        except OSError:
-            pass  # it was closed before all was sent
-        got = b""
-        try:
-            while chunk := sock.recv(65536):
-                got += chunk
-                head, _, body = got.partition(b"\r\n\r\n")
-                if body and b"transfer-encoding" not in head.lower():
-                    break
-        except OSError:
-            pass
-        return got
-
-
-def head(*lines: str, path: str = "/v1/chat/completions") -> bytes:
-    fixed = [f"POST {path} HTTP/1.1", "Host: x", "Content-Type: application/json"]
-    return "\r\n".join([*fixed, *lines, "", ""]).encode()
-
-
-def status_and_code(answer: bytes) -> tuple[int, str]:
-    """Checks that it is OpenAI's form."""
-    assert answer, "closed without an answer"
-    first, _, body = answer.partition(b"\r\n\r\n")
-    error, _ = json.JSONDecoder().raw_decode(body.decode())
-    return int(first.split()[1]), error["error"]["code"]
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings", "/nothing"])

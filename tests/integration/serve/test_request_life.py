@@ -4,97 +4,19 @@
 
 from __future__ import annotations
 
-import http.client
 import itertools
 import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from running_server import NAME, Running, chat, image_part, serving, until
-
-
-class Gate:
-    """Lets the steps of an engine pass, or holds them up, or breaks them.
-
-    Args:
-        engine: The engine.
-        patch: Undoes it.
-    """
-
-    def __init__(self, engine: Any, patch: pytest.MonkeyPatch) -> None:
-        self.open = threading.Event()
-        self.open.set()
-        self.seconds = 0.0
-        self.error: Exception | None = None
-        self.steps = 0
-        step = engine.step
-
-        def gated() -> Any:
-            self.steps += 1
-            self.open.wait(30)
-            time.sleep(self.seconds)
-            if self.error is not None:
-                raise self.error
-            return step()
-
-        patch.setattr(engine, "step", gated)
-
-
-@pytest.fixture
-def gate(engine: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    made = Gate(engine, monkeypatch)
-    yield made
-    made.open.set()
-
-
-def idle(server: Running) -> bool:
-    """Nothing is left anywhere."""
-    loop = server.engine.loop
-    return (
-        server.state.thread.num_unfinished == 0
-        and server.state.thread.num_running == 0
-        and loop.idle
-        and loop._requests == {}
-        and server.state.intake._held == 0
-        and not server.state._lives
-    )
-
-
-def post(
-    server: Running,
-    body: dict[str, Any],
-    headers: str = "",
-    path: str = "/v1/chat/completions",
-) -> socket.socket:
-    """Send a request over a connection of its own."""
-    sock = socket.create_connection(("127.0.0.1", server.port), timeout=20)
-    text = json.dumps(body).encode()
-    head = (
-        f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(text)}\r\n{headers}\r\n"
-    )
-    sock.sendall(head.encode() + text)
-    return sock
-
-
-def answer(sock: socket.socket) -> tuple[int, str]:
-    """Status and body of the answer to what was posted; closes the connection."""
-    with sock, http.client.HTTPResponse(sock) as response:
-        response.begin()
-        return response.status, response.read().decode()
-
-
-def outcomes(server: Running) -> dict[str, float]:
-    prefix = 'trtllm_requests_total{outcome="'
-    found = {k[len(prefix) : -2]: v for k, v in server.metrics().items() if k.startswith(prefix)}
-    return {name: count for name, count in found.items() if count}
+from raw_http import answer, post
+from running_server import NAME, Gate, Running, chat, idle, image_part, outcomes, serving, until
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -144,6 +66,37 @@ def test_client_gone_while_media_are_decoded(
         assert server.chat().status_code == 200
         assert len(opened) == 1  # those that had not begun never do
         until(lambda: idle(server))
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings"])
+def test_client_gone_while_media_are_resized_and_nothing_runs(
+    engine: Any, picture: Image.Image, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """Neither it nor a request that has no media waits for that."""
+    go, began = threading.Event(), threading.Event()
+    load = engine.encode_queue._load
+
+    def slow(picked: Any) -> Any:
+        began.set()
+        go.wait(20)
+        return load(picked)
+
+    monkeypatch.setattr(engine.encode_queue, "_load", slow)
+    part = image_part(picture)
+    body = chat(parts=[part]) if "chat" in path else {"model": NAME, "input": [part]}
+    try:
+        with serving(engine) as server:
+            sock = post(server, body, path=path)
+            assert began.wait(20)
+            sock.close()
+            gone = time.monotonic()
+            until(lambda: idle(server))
+            assert time.monotonic() - gone < 1
+            assert server.chat().status_code == 200
+            go.set()
+            assert server.chat(parts=[part]).status_code == 200
+    finally:
+        go.set()
 
 
 def test_case_42_queue_limit(engine: Any, gate: Gate) -> None:

@@ -203,6 +203,8 @@ def test_bad_options_of_the_server(served: list[Any]) -> None:
     assert lines[1].startswith("error: --port: port: ")
     assert "65535" in lines[1]
     assert len(lines) == 2
+    (line,) = fails("dir", "--max_body_bytes", 2**30 + 1)
+    assert "max_total_body_bytes is 1073741824, less than max_body_bytes 1073741825" in line
     assert served == []
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import WhisperFeatureExtractor
 
+from tensorrt_llm_ext.engine import audio_inputs
 from tensorrt_llm_ext.engine.audio_inputs import AudioInputs
 from tensorrt_llm_ext.engine.errors import RequestError
 from tensorrt_llm_ext.towers.audio_adapter import ChunkGeometry
@@ -59,7 +60,32 @@ def test_lengths_and_features(
     assert torch.equal(features_of(inputs, clip), expected)
 
 
-@pytest.mark.parametrize("rate", [8000, 11025, 22050, 44100, 48000, 96000, 15999])
+def test_filters_stay_small(inputs: AudioInputs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their size, and with it a clip's cost, is twenty times the larger factor."""
+    for rate in (8000, 11025, 16000, 22050, 24000, 32000, 44100, 48000, 96000, 192000, 768000):
+        up, down = inputs._resampling(rate)
+        assert up * rate == down * 16000
+        assert max(up, down) <= 640
+    for rate in (1009, 15999, 44101, 47999):  # exact, however odd
+        up, down = inputs._resampling(rate)
+        assert up * rate == down * 16000
+    for rate in (48001, 95999, 191_999, 480_023, 767_957, 767_999):
+        up, down = inputs._resampling(rate)
+        assert max(up, down) <= 48_000
+        assert abs(up * rate / (down * 16000) - 1) < 2e-5
+    made = []
+    resample = audio_inputs.resample_poly
+
+    def spy(samples: np.ndarray, up: int, down: int) -> np.ndarray:
+        made.append((up, down))
+        return resample(samples, up, down)
+
+    monkeypatch.setattr(audio_inputs, "resample_poly", spy)
+    features_of(inputs, (noise(80_000), 767_999))
+    assert made == [inputs._resampling(767_999)]
+
+
+@pytest.mark.parametrize("rate", [8000, 11025, 22050, 44100, 48000, 96000, 15999, 191_999])
 def test_rates(inputs: AudioInputs, rate: int) -> None:
     """A tone keeps its pitch: the spectrum's peak stays in its mel row."""
     tone = np.sin(2 * np.pi * 1000 * np.arange(rate) / rate).astype(np.float32)
