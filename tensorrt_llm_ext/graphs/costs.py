@@ -53,7 +53,7 @@ def replay_times(report: TowerReport | None) -> dict[Bucket, float] | None:
         return None
     costs: dict[Bucket, float] = {}
     shortest: dict[int, float] = {}
-    for line in report.buckets:  # of one size, those for short segments come first
+    for line in _short_ones_first(report):
         if line.kept and line.replay_ms is not None:
             cost = _without_attention(line, line.replay_ms, report)
             # Never dearer than its twin for longer ones, whose attention wastes time on short ones.
@@ -75,11 +75,15 @@ def eager_times(report: TowerReport | None) -> Callable[[Load], float] | None:
     if report is None or not report.accelerated:
         return None
     times: dict[int, float] = {}
-    for line in report.buckets:
+    for line in _short_ones_first(report):
         if line.eager_ms is not None:  # of one size, the first has the least to leave out
             cost = _without_attention(line, line.eager_ms, report)
             times.setdefault(line.num_tokens, cost)
     return _curve(times) if times else None
+
+
+def _short_ones_first(report: TowerReport) -> list[BucketReport]:
+    return sorted(report.buckets, key=lambda b: (b.num_tokens, b.bucket.longest_segment))
 
 
 def _without_attention(line: BucketReport, ms: float, report: TowerReport) -> float:

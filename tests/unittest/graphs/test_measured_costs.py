@@ -191,6 +191,21 @@ def test_a_twin_for_long_segments_is_never_the_cheaper_one():
     assert step.bucket == Bucket(2048, 64, 512)
 
 
+def test_twins_are_told_apart_by_their_segments():
+    """Of two shapes with bounds the one for few long segments comes first in the report."""
+    few, many = twins(2048)[::-1]
+    few.max_segments, few.replay_ms, few.eager_ms = 8, 3.0, 9.0
+    report = TowerReport(
+        modality="image", status="captured", accelerated=True, attention_ns=0.1, buckets=[few, many]
+    )
+    assert few.bucket < many.bucket
+    costs, at = replay_times(report), eager_times(report)
+    assert costs is not None
+    assert at is not None
+    assert costs[few.bucket] == costs[many.bucket] > 3.0
+    assert at(Load(2048, 1, 2048)) == pytest.approx(many.eager_ms - 2048 * 512 * 0.1 / 1e6)
+
+
 def test_eager_times_are_those_of_short_segments_where_there_are_two():
     """A run that the host holds up hides attention: there is nothing to take off."""
     report = measured()
