@@ -302,8 +302,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--tests",
         nargs="+",
-        default=["tests/unittest/graphs", "tests/unittest/towers"],
-        help="from the root; those of the first come first",
+        default=["tests/unittest/graphs"],
+        help="folders from the root; those of the first come first",
     )
     parser.add_argument("--slowest", type=float, default=2, help="seconds a test may take")
     parser.add_argument(
