@@ -160,7 +160,7 @@ class _Judge:
 
     def _time_of_many(self, bucket: Bucket, shape: Bucket) -> float:
         """A replay with as many segments as a shape has room for; they were timed with few."""
-        size = max(1, shape.num_tokens // shape.max_segments)
+        size = min(shape.longest_segment, max(1, shape.num_tokens // shape.max_segments))
         segments = (size,) * min(shape.max_segments, shape.num_tokens)
         return self._runner.time_layout(bucket, self._runner.adapter.layout_of(bucket, segments))
 
