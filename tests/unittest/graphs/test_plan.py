@@ -42,6 +42,10 @@ def test_cpu_plan_is_what_the_capture_reports() -> None:
     ]
 
 
+def test_nothing_is_planned_where_nothing_is_configured() -> None:
+    assert EncoderPlan(model="m", device="cpu", dtype="float32").total_bytes == 0
+
+
 def test_intermediates_are_those_of_a_real_run() -> None:
     """Fake tensors come and go as real ones do, at the largest bucket."""
     tower = captured_tower(256, max_batch_size=8)

@@ -10,6 +10,7 @@ from tensorrt_llm_ext.graphs.buckets import Bucket, EagerReason, Load
 from tensorrt_llm_ext.graphs.layout import Eager, EncoderItem, Replay, SegmentRun
 from tensorrt_llm_ext.graphs.report import (
     BucketReport,
+    EncoderCacheStats,
     EncoderStats,
     KvCacheReport,
     StartupReport,
@@ -32,6 +33,14 @@ def test_record():
         "real_tokens": 96,
         "padded_tokens": 40 + 40 + 8,
     }
+
+
+def test_everything_starts_at_nothing():
+    assert all(not value for value in EncoderStats().model_dump().values())
+    assert set(EncoderCacheStats().model_dump().values()) == {0}
+    tower = TowerReport(modality="image", status="off")
+    assert (tower.capture_seconds, tower.graph_memory_bytes, tower.attention_ns) == (0, 0, 0)
+    assert StartupReport(model="m", device="cpu", dtype="float32").encoder_cache_bytes == 0
 
 
 def test_counters_do_not_share_their_dicts():
