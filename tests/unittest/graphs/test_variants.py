@@ -345,3 +345,9 @@ def test_many_segments_are_as_many_as_fit() -> None:
     assert asked == []
     assert judge.why_not(short, CaptureTimes(1.0, 1.0, 9.0)) == "128x8 is as fast"
     assert asked == [(long, (12,) * 8), (short, (12,) * 8)]
+    asked.clear()
+    assert judge.why_not(Bucket(64, 8), CaptureTimes(1.0, 1.0, 9.0)) == "128x8 is as fast"
+    assert asked == []  # a bucket for any segments needs no second look
+    few = Bucket(96, 2, 8)
+    assert judge.why_not(few, CaptureTimes(1.0, 1.0, 9.0)) == "128x8 is as fast"
+    assert asked == [(long, (8, 8)), (few, (8, 8))]  # no longer than its bound
