@@ -151,7 +151,7 @@ def test_capture_again_skips_what_there_is():
 def test_capture_beyond_the_arena_is_refused():
     bench = Bench()
     with pytest.raises(ValueError, match=r"256x4 exceeds the 128 tokens .* call release\(\)"):
-        list(bench.runner.capture([Bucket(256, 4)]))
+        list(bench.runner.capture([Bucket(256, 4), Bucket(96, 2)]))
     assert bench.runner.buckets == BUCKETS  # nothing was lost
     bench.runner.release()
     list(bench.runner.capture([Bucket(256, 4)]))
