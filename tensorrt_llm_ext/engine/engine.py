@@ -37,6 +37,7 @@ from .prompts import PromptBuilder
 from .results import RequestOutput, StepEvent
 from .scheduler import Limits
 from .step_loop import StepLoop
+from .tokenizer import load_tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -86,9 +87,9 @@ class TorchEngine:
             # The lifecycle says so too, but only once weights are there.
             refuse_unknown_modalities(self.args.multimodal_config, modalities_of(self._folder))
             if not self.args.mm_encoder_only:
-                self._config = loading.load_config(
-                    self._folder, trust_remote_code=self.args.trust_remote_code
-                )
+                trust = {"trust_remote_code": self.args.trust_remote_code}
+                self._config = loading.load_config(self._folder, **trust)
+                self._tokenizer = load_tokenizer(self._folder, self.args.tokenizer, **trust)
             self.dtype = loading.resolve_dtype(self.args.dtype, self._folder)
 
     def _load_weights(self) -> None:
@@ -111,10 +112,10 @@ class TorchEngine:
                 stand_ins=loading.stand_ins(self._towers),
                 dtype=self.dtype,
                 device=self.device,
-                tokenizer=self.args.tokenizer,
+                tokenizer=self._tokenizer,
                 trust_remote_code=self.args.trust_remote_code,
             )
-            self._prompts = PromptBuilder(self._loaded.tokenizer, media, self._family, self._config)
+            self._prompts = PromptBuilder(self._tokenizer, media, self._family, self._config)
 
     def _setup_attn_metadata(self) -> None:
         with self._phase("attention metadata"):

@@ -22,7 +22,6 @@ from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForImageTextToText,
-    AutoTokenizer,
     GenerationConfig,
     PreTrainedTokenizerBase,
 )
@@ -157,7 +156,6 @@ class LoadedModel:
         owner: The module in it that had the towers and knows rotary positions.
         family: What the engine knows about it.
         config: Configuration of the model.
-        tokenizer: The checkpoint's.
         eos_token_ids: Ids that end a text.
         max_positions: Longest sequence that the model was made for.
         cache_argument: Name of the forward's cache argument.
@@ -167,7 +165,6 @@ class LoadedModel:
     owner: nn.Module
     family: Family
     config: Any
-    tokenizer: PreTrainedTokenizerBase
     eos_token_ids: tuple[int, ...]
     max_positions: int
     cache_argument: str
@@ -277,7 +274,7 @@ def load_language_model(
     stand_ins: Mapping[str, nn.Module],
     dtype: torch.dtype,
     device: torch.device,
-    tokenizer: str | None = None,
+    tokenizer: PreTrainedTokenizerBase,
     trust_remote_code: bool = False,
 ) -> LoadedModel:
     """Load the language model and put modules of ours where its towers were.
@@ -292,11 +289,11 @@ def load_language_model(
         stand_ins: Modules that take the towers' places, by modality.
         dtype: Dtype of the weights.
         device: Device of the model.
-        tokenizer: Another folder to take the tokenizer from.
+        tokenizer: Knows the end of a text where the folder does not say it.
         trust_remote_code: Whether code in the folder may run.
 
     Returns:
-        The model in evaluation mode, and its tokenizer.
+        The model in evaluation mode.
 
     Raises:
         ValueError: Weights are missing or of another shape; all of them are listed.
@@ -322,16 +319,12 @@ def load_language_model(
     # forward has an argument to leave them out.
     head = model.get_output_embeddings()
     head.register_forward_pre_hook(lambda module, args: (args[0][:, -1:], *args[1:]))
-    source = tokenizer or checkpoint
-    loaded_tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
-    _add_template(loaded_tokenizer, checkpoint)
     return LoadedModel(
         model=model,
         owner=owner,
         family=family,
         config=config,
-        tokenizer=loaded_tokenizer,
-        eos_token_ids=eos_token_ids(checkpoint, config, loaded_tokenizer),
+        eos_token_ids=eos_token_ids(checkpoint, config, tokenizer),
         max_positions=config.get_text_config().max_position_embeddings,
         cache_argument=_cache_argument(model),
     )
@@ -376,13 +369,6 @@ def eos_token_ids(
     if ids is None:
         return ()
     return tuple(ids) if isinstance(ids, (list, tuple)) else (int(ids),)
-
-
-def _add_template(tokenizer: PreTrainedTokenizerBase, checkpoint: Path) -> None:
-    """Older checkpoints keep the template of the processor in a file of its own."""
-    path = checkpoint / "chat_template.json"
-    if not getattr(tokenizer, "chat_template", None) and path.is_file():
-        tokenizer.chat_template = json.loads(path.read_text(encoding="utf-8"))["chat_template"]
 
 
 def _cache_argument(model: nn.Module) -> str:

@@ -195,7 +195,7 @@ def _merge_into(
             continue
         if key in target and not _same(old, new):
             merged.replaced.append(
-                Replaced(".".join(here), old, new, _source_of(merged, here), source)
+                Replaced(".".join(here), old, new, source_of(merged, here), source)
             )
         for known in [p for p in merged.sources if p[: len(here)] == here]:
             del merged.sources[known]
@@ -211,15 +211,6 @@ def _same(old: Any, new: Any) -> bool:
     return type(old) is type(new) and bool(old == new)
 
 
-def _source_of(merged: Merged, path: Sequence[str | int]) -> str:
-    """Source of the value at the path, or of the closest value around it."""
-    for end in range(len(path), 0, -1):
-        source = merged.sources.get(tuple(str(key) for key in path[:end]))
-        if source is not None:
-            return source
-    return "defaults"
-
-
 def source_of(merged: Merged, path: Sequence[str | int]) -> str:
     """Where the value at a path comes from.
 
@@ -230,7 +221,11 @@ def source_of(merged: Merged, path: Sequence[str | int]) -> str:
     Returns:
         The source of the value or of the closest value around it; "defaults" if none is known.
     """
-    return _source_of(merged, path)
+    for end in range(len(path), 0, -1):
+        source = merged.sources.get(tuple(str(key) for key in path[:end]))
+        if source is not None:
+            return source
+    return "defaults"
 
 
 def _check_exclusive(merged: Merged) -> None:
@@ -251,7 +246,7 @@ def _one_source(
     merged: Merged, values: dict[str, Any], path: tuple[str, ...], keys: tuple[str, str], why: str
 ) -> None:
     given = [key for key in keys if values.get(key) is not None]
-    sources = [_source_of(merged, (*path, key)) for key in given]
+    sources = [source_of(merged, (*path, key)) for key in given]
     if len(set(sources)) < 2:
         return
     first, second = (f"{k} ({s})" for k, s in zip(given, sources, strict=True))

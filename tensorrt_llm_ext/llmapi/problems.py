@@ -183,7 +183,7 @@ def check_serve_config(
     except ConfigFileError as error:
         return CheckedConfig(None, [Problem(error.source, error.line, "", error.reason)])
     except OverrideError as error:
-        return CheckedConfig(None, [Problem(document.source, None, "", str(error))])
+        return CheckedConfig(None, [Problem(COMMAND_LINE, None, "", str(error))])
     try:
         return CheckedConfig(ServeConfig.model_validate(merged.values), [], merged)
     except ValidationError as error:

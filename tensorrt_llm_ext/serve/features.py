@@ -6,21 +6,26 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
+from pydantic_core import to_json
 from safetensors.torch import save
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ..engine.encode_queue import EncodeJob
 from .answers import EngineAnswer
+from .errors import bad_request
 from .lifeline import Events, Lifeline
 from .protocol import EmbeddingsRequest
 from .state import ServerState
+
+MAX_NUMBERS = 2**24
+"""Written out in one answer; they are some three hundred megabytes."""
 
 
 class FeaturesAnswer(EngineAnswer):
@@ -48,7 +53,9 @@ class FeaturesAnswer(EngineAnswer):
             data: dict[str, list[Any]] = {}
             for modality, content in media.contents:
                 data.setdefault(modality, []).append(content)
-            job = EncodeJob(await server.intake.run(partial(server.engine.encoders.plan, data)))
+            planned = await server.intake.run(partial(server.engine.encoders.plan, data))
+            self._check_size(planned)
+            job = EncodeJob(planned)
             events = Events(job)
             server.thread.add(job, events)
             try:
@@ -63,31 +70,50 @@ class FeaturesAnswer(EngineAnswer):
         self.request.state.outcome = "encoded"
         await response(scope, receive, send)
 
+    def _check_size(self, planned: dict[str, list[Any]]) -> None:
+        """Refuse what would fill the memory of the device or the host."""
+        rows = sum(item.num_tokens for its in planned.values() for item in its)
+        most = self.server.options.max_feature_rows
+        if rows > most:
+            raise bad_request(
+                f"the media come to {rows:,} features; at most {most:,} are given at a time: send "
+                "fewer or smaller ones",
+                "input",
+            )
+
     def _response(self, items: Sequence[tuple[str, Any]]) -> Response:
         """The answer; copies the features to the host and waits for them."""
         model, form = self.server.model_name, self.body_in.encoding_format
-        rows = sum(int(output["features"].shape[0]) for _, output in items)
+        flat = [flat_tensors(output) for _, output in items]
         if form == "safetensors":
-            tensors = {
-                f"{i}.{name}": tensor
-                for i, (_, output) in enumerate(items)
-                for name, tensor in flat_tensors(output).items()
-            }
+            tensors = {f"{i}.{name}": t for i, its in enumerate(flat) for name, t in its.items()}
             facts = {"model": model, "modalities": json.dumps([m for m, _ in items])}
             return Response(save(tensors, facts), media_type="application/octet-stream")
-        data = []
-        for i, (modality, output) in enumerate(items):
-            tensors = flat_tensors(output)
-            entry = {"object": "embedding", "index": i, "modality": modality}
-            entry |= {"embedding": numbers(tensors["features"], form)}
-            entry["shape"] = list(tensors.pop("features").shape)
-            entry["extra"] = {
-                name: {"embedding": numbers(tensor, form), "shape": list(tensor.shape)}
-                for name, tensor in tensors.items()
+        count = sum(tensor.numel() for its in flat for tensor in its.values())
+        if form == "float" and count > MAX_NUMBERS:
+            raise bad_request(
+                f"the features are {count:,} numbers, too many to be written out; ask for "
+                "encoding_format base64 or safetensors",
+                "encoding_format",
+            )
+        entries = []
+        for i, ((modality, _), its) in enumerate(zip(items, flat, strict=True)):
+            fields = {"object": "embedding", "index": i, "modality": modality}
+            fields["shape"] = list(its["features"].shape)
+            extra = {
+                name: _object({"shape": list(tensor.shape)}, embedding=numbers(tensor, form))
+                for name, tensor in its.items()
+                if name != "features"
             }
-            data.append(entry)
+            entry = _object(
+                fields, embedding=numbers(its["features"], form), extra=_object({}, **extra)
+            )
+            entries.append(entry)
+        rows = sum(its["features"].shape[0] for its in flat)
         usage = {"prompt_tokens": rows, "total_tokens": rows}
-        return JSONResponse({"object": "list", "data": data, "model": model, "usage": usage})
+        data = b"[" + b",".join(entries) + b"]"
+        body = _object({"object": "list", "model": model, "usage": usage}, data=data)
+        return Response(body, media_type="application/json")
 
 
 def flat_tensors(output: dict[str, Any]) -> dict[str, torch.Tensor]:
@@ -108,15 +134,21 @@ def flat_tensors(output: dict[str, Any]) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
 
-def numbers(tensor: torch.Tensor, form: str) -> list[float] | str:
-    """A tensor's numbers, row by row.
+def numbers(tensor: torch.Tensor, form: str) -> bytes:
+    """A tensor's numbers as JSON, row by row.
 
     Args:
-        tensor: [rows, width], any dtype.
+        tensor: [..., width], any dtype.
         form: "float", or base64 of little-endian float32.
     """
-    flat = tensor.float().flatten().numpy()
+    rows = tensor.float().reshape(-1, tensor.shape[-1]).numpy()
     if form == "float":
-        values: list[float] = flat.tolist()
-        return values
-    return base64.b64encode(flat.astype("<f4").tobytes()).decode()
+        # A call for each row: none can be interrupted, and the event loop is to have its turn.
+        return b"[" + b",".join(to_json(row.tolist())[1:-1] for row in rows) + b"]"
+    return b'"' + base64.b64encode(rows.astype("<f4").tobytes()) + b'"'
+
+
+def _object(fields: Mapping[str, Any], **texts: bytes) -> bytes:
+    """A JSON object of values and of texts that are JSON already."""
+    members = {**{key: to_json(value) for key, value in fields.items()}, **texts}
+    return b"{" + b",".join(to_json(key) + b":" + text for key, text in members.items()) + b"}"

@@ -8,6 +8,7 @@ import logging
 import sys
 
 from pythonjsonlogger.json import JsonFormatter
+from transformers.utils.logging import disable_progress_bar
 
 from .middleware import request_id
 from .options import HttpOptions
@@ -23,7 +24,7 @@ class RequestIdFilter(logging.Filter):
 
 
 def configure_logging(options: HttpOptions) -> None:
-    """Send all log lines to standard error.
+    """Send all log lines to standard error, warnings of Python too, and nothing that is no line.
 
     Libraries log warnings and worse only: what they log below may hold content of requests.
 
@@ -48,3 +49,6 @@ def configure_logging(options: HttpOptions) -> None:
     root.setLevel(logging.WARNING)
     level = options.log_level.upper()
     logging.getLogger("tensorrt_llm_ext").setLevel(level)
+    logging.captureWarnings(True)
+    if options.log_format == "json" or not sys.stderr.isatty():
+        disable_progress_bar()  # of weights that are loaded

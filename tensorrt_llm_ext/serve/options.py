@@ -99,6 +99,12 @@ class HttpOptions(StrictBaseModel):
         "it, further requests wait before theirs are decoded.",
         status="beta",
     )
+    max_feature_rows: PositiveInt = Field(
+        32_768,
+        description="Features of one request to /v1/embeddings, in rows; more are answered 400 "
+        "before anything is encoded.",
+        status="beta",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Lowest level that is logged.", status="beta"
     )

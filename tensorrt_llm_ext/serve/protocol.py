@@ -171,9 +171,21 @@ Stop = Annotated[
 class Message(WireModel):
     """One message of a conversation."""
 
+    empty: ClassVar[frozenset[str]] = frozenset(
+        {"refusal", "annotations", "audio", "function_call", "tool_calls", "tool_call_id"}
+    )
+    """Keys of an answer that a client sends back whole; here nothing is in them."""
+
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Content
     name: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_what_is_empty(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        return {k: v for k, v in data.items() if k not in cls.empty or v not in (None, [])}
 
 
 class StreamOptions(WireModel):

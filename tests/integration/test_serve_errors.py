@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,6 +91,29 @@ def test_case_45_what_the_model_or_the_machine_lacks(
     said = error(tiny_checkpoint, "--port", 0, "--set", AUDIO)
     assert "entry for 'audio', but the model has no such encoder; it has ['image']" in said
     assert "99" in error(tiny_checkpoint, "--port", 0, "--device", "cuda:99")
+    assert loaded == []
+
+
+def test_case_45_tokenizers_that_cannot_be_used(
+    tiny_checkpoint: Path, tmp_path: Path, loaded: list[str]
+) -> None:
+    none = tmp_path / "none"
+    for given in (none, "Qwen/Qwen3-VL-2B-Instruct"):  # no folder, and nothing is downloaded
+        said = error(tiny_checkpoint, "--port", 0, "--tokenizer", given)
+        assert f"tokenizer '{given}' is not a folder" in said
+    folder = tmp_path / "tiny"
+    shutil.copytree(tiny_checkpoint, folder)
+    file = folder / "tokenizer.json"
+    whole = file.read_text()
+    file.unlink()
+    assert f"{folder} has no vocabulary" in error(folder, "--port", 0)
+    for text in ("{", "{}"):
+        file.write_text(text)
+        said = error(folder, "--port", 0)
+        assert f"the tokenizer in {folder} cannot be loaded: " in said
+    file.write_text(whole)
+    (folder / "tokenizer_config.json").write_text("[]")
+    assert "cannot be loaded: TypeError" in error(folder, "--port", 0)
     assert loaded == []
 
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,12 +13,14 @@ import httpx
 import numpy as np
 import openai
 import pytest
+import torch
 from PIL import Image
 from running_server import NAME, Running, image_bytes, image_part, serving
 from safetensors.torch import load
 from serving_bench.media import wav
 
 from tensorrt_llm_ext import SamplingParams
+from tensorrt_llm_ext.serve import features
 from tensorrt_llm_ext.serve.app import ENGINE_PATHS
 
 GREEDY = {"temperature": 0, "max_completion_tokens": 6, "extra_body": {"ignore_eos": True}}
@@ -169,6 +172,42 @@ def test_features(client: openai.OpenAI, server: Running, picture: Image.Image) 
     assert tensors["0.deepstack.1"].equal(want[0].deepstack[1])
 
 
+def test_features_are_bounded(
+    engine: Any, picture: Image.Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = image_part(picture.resize((96, 64)))
+    with serving(engine, max_feature_rows=25) as server, server.client() as client:
+
+        def ask(*given: Any, **more: Any) -> httpx.Response:
+            return client.post("/v1/embeddings", json={"model": NAME, "input": given, **more})
+
+        assert ask(image_part(picture)).status_code == 200
+        before = engine.encoder_stats()["image"].items
+        check_error(ask(image_part(picture), small), 400, "input", "26 features; at most 25")
+        assert engine.encoder_stats()["image"].items == before
+        monkeypatch.setattr(features, "MAX_NUMBERS", 6 * 64 * 3)
+        assert ask(small).status_code == 200
+        monkeypatch.setattr(features, "MAX_NUMBERS", 6 * 64 * 3 - 1)
+        check_error(ask(small), 400, "encoding_format", "1,152 numbers")
+        for form in ("base64", "safetensors"):
+            assert ask(small, encoding_format=form).status_code == 200
+
+
+def test_features_are_written_a_row_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the event loop has its turn; each call holds up everything else."""
+    written = []
+
+    def spy(value: Any) -> bytes:
+        written.append(len(value))
+        return json.dumps(value).encode()
+
+    monkeypatch.setattr(features, "to_json", spy)
+    for shape in ((3, 4), (4,)):
+        tensor = torch.rand(shape)
+        assert json.loads(features.numbers(tensor, "float")) == tensor.flatten().tolist()
+    assert written == [4] * 4
+
+
 def test_encoders_alone(tiny_checkpoint: Any, picture: Image.Image) -> None:
     from tensorrt_llm_ext.llmapi.llm import make_engine
     from tensorrt_llm_ext.llmapi.llm_args import LlmArgs
@@ -318,6 +357,21 @@ def test_what_clients_send_as_a_matter_of_course(server: Running) -> None:
     }
     plain, dressed = server.chat().json(), server.chat(**usual).json()
     assert plain["choices"] == dressed["choices"]
+
+
+def test_an_answer_can_be_sent_back(client: openai.OpenAI) -> None:
+    """As the package's object, or as all of its keys."""
+    asked: list[Any] = [{"role": "user", "content": "The sky"}]
+    more: dict[str, Any] = {"model": NAME, "max_completion_tokens": 2, "temperature": 0}
+    said = client.chat.completions.create(messages=asked, **more).choices[0].message
+    for message in (said, said.model_dump()):
+        again = [*asked, message, {"role": "user", "content": "And then?"}]
+        assert client.chat.completions.create(messages=again, **more).choices[0].message.content
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    with pytest.raises(openai.BadRequestError, match=r"unknown key 'messages\.0\.tool_calls'"):
+        client.chat.completions.create(
+            messages=[{**said.model_dump(), "tool_calls": [call]}], **more
+        )
 
 
 @pytest.mark.parametrize(

@@ -280,11 +280,15 @@ def test_case_45_what_stops_the_start_is_one_line(
 
 
 RUNNER = """
-import sys
+import sys, warnings
 from tensorrt_llm_ext.llmapi.llm_args import ServeConfig
-from tensorrt_llm_ext.serve import HttpOptions, run
+from tensorrt_llm_ext.serve import HttpOptions, run, server
 config = ServeConfig(model=sys.argv[1], device="cpu", max_seq_len=512)
 http = HttpOptions(host="127.0.0.1", port=0, log_format="json", shutdown_grace_period=20)
+def load(args):
+    warnings.warn("of some library")
+    return make_engine(args)
+make_engine, server.make_engine = server.make_engine, load
 sys.exit(run(config, http))
 """
 SECRET = "velociraptor"
@@ -292,7 +296,7 @@ SECRET = "velociraptor"
 
 def test_a_whole_process(tiny_checkpoint: Path, photo: Image.Image) -> None:
     """Starts, says where, serves, drains, leaves nothing; case 51: what its log says."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default"}
     child = subprocess.Popen(
         [sys.executable, "-c", RUNNER, str(tiny_checkpoint)],
         stderr=subprocess.PIPE,
@@ -325,7 +329,9 @@ def test_a_whole_process(tiny_checkpoint: Path, photo: Image.Image) -> None:
     out, err = child.communicate(timeout=30)
     assert child.returncode == 0, err
     assert out == ""
-    records = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
+    before = [json.loads(line) for line in lines]  # no line is anything else
+    assert any("of some library" in r["message"] for r in before)
+    records = [json.loads(line) for line in err.splitlines()]
     answered = [r for r in records if r["logger"] == "tensorrt_llm_ext.serve.requests"]
     assert [(r["request_id"], r["status"]) for r in answered[:1]] == [("mine-1", 200)]
     assert {r["path"] for r in answered} == {"/v1/chat/completions"}
