@@ -242,9 +242,11 @@ class Timed:
         [Bucket(4096, 8), Bucket(16384, 8)],
         [Bucket(16384, 64, 512), Bucket(16384, 8, 16384), Bucket(8192, 64, 8192)],
         [Bucket(16384, 1)],
+        # Of the largest size only the shape for short ones was kept, which tells nothing.
+        [Bucket(16384, 64, 16384), Bucket(20480, 64, 512)],
     ],
 )
-def test_what_attention_takes_is_told_by_the_largest_bucket_for_long_segments(buckets):
+def test_what_attention_takes_is_told_by_the_bucket_for_the_longest_segments(buckets):
     runner: Any = Timed()
     assert attention_ns(runner, buckets) == pytest.approx(NS_PER_PAIR)
     assert {(b.num_tokens, b.longest_segment) for b in runner.buckets} == {(16384, 16384)}
@@ -268,6 +270,8 @@ def test_layouts_fill_a_bucket_whose_bound_lies_above_its_tokens(chunks):
 def test_attention_of_one_length_tells_nothing():
     runner: Any = Timed()
     assert attention_ns(runner, [Bucket(64, 4), Bucket(128, 4, 16)]) == 0.0
+    # Slack of the smaller one is cut into shorter pieces, but it is not the one to ask.
+    assert attention_ns(runner, [Bucket(1152, 64, 512), Bucket(16384, 64, 512)]) == 0.0
     assert runner.buckets == []
     runner = Timed(per_pair=-1.0)  # noise
     assert attention_ns(runner, [Bucket(4096, 8)]) == 0.0
