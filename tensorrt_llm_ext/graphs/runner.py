@@ -31,7 +31,7 @@ M = TypeVar("M")
 
 
 class CaptureError(RuntimeError):
-    """A bucket could not be captured; the cause is chained."""
+    """A bucket could not be captured, checked or timed; the cause is chained."""
 
 
 class MultimodalEncoderGraphRunner(Generic[M]):
