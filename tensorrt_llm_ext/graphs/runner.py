@@ -129,7 +129,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
 
     def rehearse(self, buckets: Iterable[Bucket]) -> None:
         """Runs a bucket of each form once, see ``variants.rehearse``."""
-        parts = self.adapter, self._provider, self._backend, self._encoder_fn
+        parts = self.adapter, self._provider, self._backend, self._encoder_fn, self._eager_metadata
         with plain_mode(self._device):
             rehearse(buckets, *parts, self._device)
 
