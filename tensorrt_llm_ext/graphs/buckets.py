@@ -66,8 +66,8 @@ class Bucket(NamedTuple):
 
     @property
     def longest_segment(self) -> int:
-        """Rows of the longest segment that it can replay."""
-        return self.num_tokens if self.max_segment_len is None else self.max_segment_len
+        """Rows of the longest segment that it can replay; a bound may lie above its tokens."""
+        return min(self.num_tokens, self.max_segment_len or self.num_tokens)
 
     @property
     def for_short_segments(self) -> bool:

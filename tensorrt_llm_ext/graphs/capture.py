@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -49,7 +49,7 @@ def capture_within_limits(
         device: The tower's device.
 
     Raises:
-        CaptureError: A bucket failed, or not even the smallest fits the cap.
+        CaptureError: A bucket failed, or its check, or not even the smallest fits the cap.
     """
     cap = memory_cap(config.max_graph_memory, device)
     if backend.accelerated:
@@ -89,9 +89,10 @@ def capture_within_limits(
             remaining = keep
             continue
         break
-    report.buckets = _sorted([*out, *(_line(b, times[b], _verdict(times[b])) for b in keep)])
     if keep and backend.accelerated:
-        report.attention_ns = attention_ns(runner, keep)
+        with _all_or_none(runner, "timing of attention"):
+            report.attention_ns = attention_ns(runner, keep)
+    report.buckets = _sorted([*out, *(_line(b, times[b], _verdict(times[b])) for b in keep)])
     if not keep:
         runner.release()
         report.status, report.reason = "eager", "every bucket was dropped, see their reasons"
@@ -100,6 +101,16 @@ def capture_within_limits(
         if not line.kept:
             label = f"{line.num_tokens}x{line.max_segments}"
             logger.info("encoder %s: bucket %s dropped: %s", report.modality, label, line.reason)
+
+
+@contextlib.contextmanager
+def _all_or_none(runner: MultimodalEncoderGraphRunner[Any], what: str) -> Iterator[None]:
+    """What fails with graphs that are captured already fails the capture."""
+    try:
+        yield
+    except Exception as error:  # whatever the encoder raises must not take the engine down
+        runner.release()
+        raise CaptureError(f"{what} failed: {type(error).__name__}: {error}") from error
 
 
 def _within(share: float, buckets: Sequence[Bucket]) -> list[Bucket]:
@@ -212,7 +223,8 @@ def _capture_all(
                 now = backend.memory_in_use(settled=False)
                 took, before = took._replace(memory_bytes=max(now - before, 0)), now
             times[bucket] = took
-            reason = judge.why_not(bucket, took) if judge else ""
+            with _all_or_none(runner, f"check of bucket {bucket.label}"):
+                reason = judge.why_not(bucket, took) if judge else ""
             if reason:
                 runner.drop(bucket)
                 losers[bucket] = reason

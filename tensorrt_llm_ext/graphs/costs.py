@@ -24,13 +24,13 @@ def attention_ns(runner: MultimodalEncoderGraphRunner[Any], buckets: Sequence[Bu
 
     Args:
         runner: Has captured the buckets.
-        buckets: One at least; the largest for the longest segments is looked at.
+        buckets: One at least; the one for the longest segments tells most.
 
     Returns:
         Nanoseconds, from replays of the same bucket with its longest segment and with short ones; 0
         where these have as many pairs.
     """
-    bucket = max(buckets, key=lambda b: (b.num_tokens, b.longest_segment))
+    bucket = max(buckets, key=lambda b: (b.longest_segment, b.num_tokens))
     adapter = runner.adapter
     layouts = [adapter.layout_of(bucket, n) for n in ((), (bucket.longest_segment,))]
     fewer, more = map(adapter.attending_pairs, layouts)

@@ -121,7 +121,7 @@ def padding_spans(costs: Mapping[Bucket, float]) -> list[tuple[int, int, Bucket]
         up to the largest bucket.
     """
     longest = max((b.longest_segment for b in costs), default=1)
-    ends = {b.num_tokens for b in costs} | {min(b.longest_segment, b.num_tokens) for b in costs}
+    ends = {size for b in costs for size in (b.num_tokens, b.longest_segment)}
     spans: list[tuple[int, int, Bucket]] = []
     for end in sorted(ends):
         # A request longer than any segment may be (audio) is cut into the longest there are.

@@ -31,7 +31,7 @@ M = TypeVar("M")
 
 
 class CaptureError(RuntimeError):
-    """A bucket could not be captured; the cause is chained."""
+    """A bucket could not be captured, checked or timed; the cause is chained."""
 
 
 class MultimodalEncoderGraphRunner(Generic[M]):
@@ -129,7 +129,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
 
     def rehearse(self, buckets: Iterable[Bucket]) -> None:
         """Runs a bucket of each form once, see ``variants.rehearse``."""
-        parts = self.adapter, self._provider, self._backend, self._encoder_fn
+        parts = self.adapter, self._provider, self._backend, self._encoder_fn, self._eager_metadata
         with plain_mode(self._device):
             rehearse(buckets, *parts, self._device)
 

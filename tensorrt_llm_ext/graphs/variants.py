@@ -26,6 +26,7 @@ from .adapter import EncoderGraphIOAdapter, EncoderMetadataProvider
 from .backends import LONG_MS, CapturedGraph, GraphBackend
 from .buckets import Bucket
 from .captured import EncoderFn, run_encoder
+from .layout import AttentionLayout
 
 logger = logging.getLogger(__name__)
 
@@ -152,9 +153,13 @@ def rehearse(
     provider: EncoderMetadataProvider[Any],
     backend: GraphBackend,
     encoder_fn: EncoderFn,
+    eager_metadata: Callable[[AttentionLayout], Any],
     device: torch.device,
 ) -> None:
     """Runs a bucket of each form once, uncaptured: libraries and workspaces are loaded then.
+
+    Eager runs may take a form of attention that no bucket has. Timed the first time, they would
+    take as long as it takes to compile.
 
     Args:
         buckets: The buckets; the largest of a form is the one.
@@ -162,19 +167,22 @@ def rehearse(
         provider: Builds the attention metadata, which has forms of its own.
         backend: Runs them.
         encoder_fn: The encoder.
+        eager_metadata: Attention layout -> metadata of an eager run.
         device: Where the buffers live.
     """
     seen: set[object] = set()
     for bucket in sorted(buckets, reverse=True):
         metadata = provider.build(bucket, adapter.num_segment_slots(bucket))
         provider.refresh_in_place(metadata, adapter.layout_of(bucket))
-        for variant in backend.variants(bucket.num_tokens):
-            form = getattr(metadata, "attention", None), variant
+        eager = eager_metadata(adapter.layout_of(bucket, bucket.even_segments))
+        variants = backend.variants(bucket.num_tokens)
+        for attended, variant in (*((metadata, v) for v in variants), (eager, variants[0])):
+            form = getattr(attended, "attention", None), variant
             if form not in seen:
                 seen.add(form)
                 inputs = adapter.allocate_inputs(bucket.num_tokens, device)
                 with backend.in_variant(variant):
-                    backend.run(partial(run_encoder, encoder_fn, inputs, metadata))
+                    backend.run(partial(run_encoder, encoder_fn, inputs, attended))
 
 
 def _repeats(backend: GraphBackend) -> int:

@@ -121,6 +121,7 @@ class _NothingShared:
         return None
 
 
+@dataclass(frozen=True)
 class SegmentAttention(_NothingShared, _OneShape):
     """The reference: one dense SDPA for each segment, lengths from the host."""
 
@@ -142,6 +143,7 @@ class SegmentAttention(_NothingShared, _OneShape):
         return _into(out, torch.cat([_sdpa(*part, mask=None) for part in parts]))
 
 
+@dataclass(frozen=True)
 class BlockMaskAttention(_OneShape):
     """Static: one SDPA under a [T, T] mask made on the device from the offsets."""
 
@@ -171,6 +173,7 @@ class BlockMaskAttention(_OneShape):
         return _into(out, _sdpa(q, k, v, prepared))
 
 
+@dataclass(frozen=True)
 class VarlenAttention(_NothingShared, _OneShape):
     """torch's variable-length flash attention; the longest segment is baked into a capture."""
 

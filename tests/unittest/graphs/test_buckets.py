@@ -136,6 +136,20 @@ def test_even_segments(bucket, lengths):
 
 
 @pytest.mark.parametrize(
+    ("bucket", "longest", "short"),
+    [
+        (Bucket(64, 4), 64, False),
+        (Bucket(64, 4, 64), 64, False),
+        (Bucket(64, 4, 16), 16, True),
+        (Bucket(13, 1, 104), 13, False),  # no segment is longer than the bucket
+    ],
+)
+def test_longest_segment(bucket, longest, short):
+    assert bucket.longest_segment == longest
+    assert bucket.for_short_segments is short
+
+
+@pytest.mark.parametrize(
     ("bucket", "refine", "expected"),
     [
         (Bucket(1024, 16), True, [(1024, 16, 1024)]),

@@ -18,7 +18,7 @@ from tensorrt_llm_ext.graphs.buckets import Bucket
 from tensorrt_llm_ext.graphs.capture import _line, _sorted, memory_cap
 from tensorrt_llm_ext.graphs.captured import CaptureTimes
 from tensorrt_llm_ext.graphs.report import BucketReport, TowerReport
-from tensorrt_llm_ext.graphs.runner import CaptureError
+from tensorrt_llm_ext.graphs.runner import CaptureError, MultimodalEncoderGraphRunner
 
 from .fakes import FakeTower, SpyBackend, assert_outputs, captured_tower, graph_config, make_item
 
@@ -250,8 +250,8 @@ def test_what_first_runs_load_is_not_the_graphs_memory(accelerated):
 
     events: list[str] = []
     capture(Noting(accelerated=accelerated, times=lambda n: (1.0, 2.0)))
-    runs = ["run 256"] * accelerated
-    assert events[: 2 + 2 * accelerated] == [*runs, "memory", *runs, "memory now"]
+    runs = ["run 256"] * 2 * accelerated  # with the attention of graphs, and that of eager runs
+    assert events[: 2 + 2 * len(runs)] == [*runs, "memory", *runs, "memory now"]
 
 
 def test_what_is_not_used_goes_before_the_next_capture():
@@ -346,6 +346,29 @@ def test_failure_goes_eager_with_a_warning(fail_at, caplog):
     items = [make_item((8,)), make_item((300, 4), tag=1)]
     assert_outputs(tower, items, tower.encode(items))
     assert tower.encoder_stats().eager == {"capture_failed": 3}  # cut at the eager budget
+
+
+@pytest.mark.parametrize(
+    ("broken", "what"),
+    [
+        ("self_check", "check of bucket 256x4 failed: RuntimeError: an illegal address"),
+        ("time_layout", "timing of attention failed: RuntimeError: an illegal address"),
+    ],
+)
+def test_failure_of_what_is_captured_already_goes_eager_too(broken, what, monkeypatch):
+    """Checks and timings replay: what is wrong with a graph may show there first."""
+
+    def fail(*args):
+        raise RuntimeError("an illegal address")
+
+    monkeypatch.setattr(MultimodalEncoderGraphRunner, broken, fail)
+    backend = SpyBackend(accelerated=True, times=lambda n: (n / 50, 9.0))
+    tower, report = capture(backend, self_check=broken == "self_check")
+    assert (report.status, report.reason, report.buckets) == ("eager", what, [])
+    assert backend.alive == []
+    items = [make_item((8,))]
+    assert_outputs(tower, items, tower.encode(items))
+    assert tower.encoder_stats().eager == {"capture_failed": 1}
 
 
 def test_failure_raises_when_asked_and_can_be_tried_again():

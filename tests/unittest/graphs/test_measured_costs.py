@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import torch
 
 from tensorrt_llm_ext.graphs import capture as capture_module
 from tensorrt_llm_ext.graphs.buckets import Bucket, EagerReason, Load
@@ -16,6 +17,7 @@ from tensorrt_llm_ext.graphs.costs import attention_ns, eager_times, replay_time
 from tensorrt_llm_ext.graphs.layout import Eager, Replay
 from tensorrt_llm_ext.graphs.packer import Packer
 from tensorrt_llm_ext.graphs.report import BucketReport, TowerReport
+from tensorrt_llm_ext.towers.audio_adapter import ChunkedAudioIOAdapter, ChunkGeometry
 
 from .fakes import SpyBackend, assert_outputs, captured_tower, make_adapter, make_item
 
@@ -222,8 +224,8 @@ def test_eager_times_are_those_of_short_segments_where_there_are_two():
 class Timed:
     """A runner whose replays take what their layout takes."""
 
-    def __init__(self, per_pair: float = NS_PER_PAIR) -> None:
-        self.adapter = make_adapter()
+    def __init__(self, per_pair: float = NS_PER_PAIR, adapter: Any = None) -> None:
+        self.adapter = adapter or make_adapter()
         self.per_pair = per_pair
         self.buckets: list[Bucket] = []
 
@@ -240,17 +242,36 @@ class Timed:
         [Bucket(4096, 8), Bucket(16384, 8)],
         [Bucket(16384, 64, 512), Bucket(16384, 8, 16384), Bucket(8192, 64, 8192)],
         [Bucket(16384, 1)],
+        # Of the largest size only the shape for short ones was kept, which tells nothing.
+        [Bucket(16384, 64, 16384), Bucket(20480, 64, 512)],
     ],
 )
-def test_what_attention_takes_is_told_by_the_largest_bucket_for_long_segments(buckets):
+def test_what_attention_takes_is_told_by_the_bucket_for_the_longest_segments(buckets):
     runner: Any = Timed()
     assert attention_ns(runner, buckets) == pytest.approx(NS_PER_PAIR)
     assert {(b.num_tokens, b.longest_segment) for b in runner.buckets} == {(16384, 16384)}
 
 
+@pytest.mark.parametrize("chunks", [1, 4, 8, 24])
+def test_layouts_fill_a_bucket_whose_bound_lies_above_its_tokens(chunks):
+    """An audio bucket of a few chunks holds less than a window; kernels go by the offsets."""
+    geometry = ChunkGeometry(8, 100, 8, mask_short_clips=True)
+    adapter = ChunkedAudioIOAdapter(
+        geometry, out_width=4, dtype=torch.float32, bakes_max_segment_len=True
+    )
+    (bucket,) = adapter.buckets(
+        explicit=[(chunks * 13, chunks)], max_segments=None, token_budget=999, enable_padding=True
+    )
+    assert bucket.max_segment_len == 104
+    runner: Any = Timed(adapter=adapter)
+    attention_ns(runner, [bucket])
+
+
 def test_attention_of_one_length_tells_nothing():
     runner: Any = Timed()
     assert attention_ns(runner, [Bucket(64, 4), Bucket(128, 4, 16)]) == 0.0
+    # Slack of the smaller one is cut into shorter pieces, but it is not the one to ask.
+    assert attention_ns(runner, [Bucket(1152, 64, 512), Bucket(16384, 64, 512)]) == 0.0
     assert runner.buckets == []
     runner = Timed(per_pair=-1.0)  # noise
     assert attention_ns(runner, [Bucket(4096, 8)]) == 0.0

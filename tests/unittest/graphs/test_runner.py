@@ -188,7 +188,10 @@ def test_rehearsal_runs_every_form_once():
 
     bench = Bench(backend=TwoForms(), capture=False)
     bench.runner.rehearse(BUCKETS)
-    assert ran == [("one", 0), ("other", 1)]
+    assert ran == [("one", 0), ("one", 1), ("other", 2)]
+    assert bench.calls == [128, 128, 64]  # the second with the attention of eager runs
+    bench = Bench(backend=TwoForms(), provider=Provider(SegmentAttention()), capture=False)
+    bench.runner.rehearse(BUCKETS)
     assert bench.calls == [128, 64]
 
 
