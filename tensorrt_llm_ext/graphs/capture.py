@@ -16,7 +16,7 @@ from ..llmapi.mm_config import MultimodalEncoderCudaGraphConfig
 from .backends import GraphBackend
 from .buckets import Bucket, Load
 from .captured import CaptureTimes
-from .costs import attention_ns
+from .costs import attention_ns, timed_pairs
 from .memory import free_memory
 from .report import BucketReport, TowerReport
 from .runner import CaptureError, MultimodalEncoderGraphRunner
@@ -162,17 +162,20 @@ class _Judge:
         for other, its in self._kept.items():
             if other.rejects(load) is not None or its.replay_ms > AS_FAST * times.replay_ms:
                 continue
+            if timed_pairs(other) < timed_pairs(bucket):  # explicit ones: it had less to do
+                same_ms = self._time(other, bucket.even_segments)
+                if same_ms > AS_FAST * times.replay_ms:
+                    continue
             if not bucket.for_short_segments or other.for_short_segments:
                 return other
-            others, own = (self._time_of_many(b, bucket) for b in (other, bucket))
-            if others <= AS_FAST * own:
+            # They were timed with few segments, and this one is for as many as it has room for.
+            size = min(bucket.longest_segment, max(1, bucket.num_tokens // bucket.max_segments))
+            many = (size,) * min(bucket.max_segments, bucket.num_tokens)
+            if self._time(other, many) <= AS_FAST * self._time(bucket, many):
                 return other
         return None
 
-    def _time_of_many(self, bucket: Bucket, shape: Bucket) -> float:
-        """A replay with as many segments as a shape has room for; they were timed with few."""
-        size = min(shape.longest_segment, max(1, shape.num_tokens // shape.max_segments))
-        segments = (size,) * min(shape.max_segments, shape.num_tokens)
+    def _time(self, bucket: Bucket, segments: tuple[int, ...]) -> float:
         return self._runner.time_layout(bucket, self._runner.adapter.layout_of(bucket, segments))
 
 

@@ -40,6 +40,11 @@ def attention_ns(runner: MultimodalEncoderGraphRunner[Any], buckets: Sequence[Bu
     return max(0.0, (long_ms - short_ms) * 1e6 / (more - fewer))
 
 
+def timed_pairs(bucket: Bucket) -> int:
+    """Pairs of tokens that attend to each other in what a bucket is timed with, slack left out."""
+    return sum(length * length for length in bucket.even_segments)
+
+
 def replay_times(report: TowerReport | None) -> dict[Bucket, float] | None:
     """Measured cost of the kept buckets.
 
@@ -87,8 +92,7 @@ def _short_ones_first(report: TowerReport) -> list[BucketReport]:
 
 
 def _without_attention(line: BucketReport, ms: float, report: TowerReport) -> float:
-    pairs = sum(length * length for length in line.bucket.even_segments)
-    return max(0.0, ms - pairs * report.attention_ns / 1e6)
+    return max(0.0, ms - timed_pairs(line.bucket) * report.attention_ns / 1e6)
 
 
 def _curve(values: Mapping[int, float]) -> Callable[[Load], float]:

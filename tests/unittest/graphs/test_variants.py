@@ -351,3 +351,13 @@ def test_many_segments_are_as_many_as_fit() -> None:
     few = Bucket(96, 2, 8)
     assert judge.why_not(few, CaptureTimes(1.0, 1.0, 9.0)) == "128x8 is as fast"
     assert asked == [(long, (8, 8)), (few, (8, 8))]  # no longer than its bound
+
+
+def test_a_bucket_timed_with_longer_segments_goes_by_its_own_layout() -> None:
+    """Explicit buckets: one segment of 4096 has four times the attention of four of 1024."""
+    one, more = Bucket(4096, 1), Bucket(4608, 8)
+    times = ((one, 2.0), (more, 1.5))
+    assert overtaken(*times, many={more: 2.0 * AS_FAST}) == {one: "4608x8 is as fast"}
+    assert overtaken(*times, many={more: 2.001 * AS_FAST}) == {}
+    four = Bucket(4096, 4)  # the larger one was timed with no fewer pairs: nothing to time again
+    assert overtaken((four, 2.0), (more, 2.0), many={more: 9.0}) == {four: "4608x8 is as fast"}
