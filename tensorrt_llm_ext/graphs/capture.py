@@ -92,7 +92,13 @@ def capture_within_limits(
     if keep and backend.accelerated:
         with _all_or_none(runner, "timing of attention"):
             report.attention_ns = attention_ns(runner, keep)
-    report.buckets = _sorted([*out, *(_line(b, times[b], _verdict(times[b])) for b in keep)])
+    slower = (
+        "slower than eager when it was captured again"
+        if config.prune_slower_than_eager
+        else "slower than eager, kept as asked"
+    )
+    reasons = {b: slower if times[b].slower_than_eager else "ok" for b in keep}
+    report.buckets = _sorted([*out, *(_line(b, times[b], reasons[b]) for b in keep)])
     if not keep:
         runner.release()
         report.status, report.reason = "eager", "every bucket was dropped, see their reasons"
@@ -177,10 +183,6 @@ class _Judge:
 
     def _time(self, bucket: Bucket, segments: tuple[int, ...]) -> float:
         return self._runner.time_layout(bucket, self._runner.adapter.layout_of(bucket, segments))
-
-
-def _verdict(times: CaptureTimes) -> str:
-    return "slower than eager, kept as asked" if times.slower_than_eager else "ok"
 
 
 def _sorted(lines: Sequence[BucketReport]) -> list[BucketReport]:
