@@ -158,7 +158,8 @@ class _Judge:
         if prune and self._config.enable_padding and times.accelerated:
             as_fast = self._overtaking(bucket, times)
             if as_fast is not None:
-                return f"{as_fast.label} is as fast"
+                twin = as_fast.label == bucket.label
+                return f"{as_fast.label}{' for longer segments' if twin else ''} is as fast"
         self._kept[bucket] = times
         return ""
 

@@ -195,10 +195,10 @@ def test_rehearsal_runs_every_form_once():
     assert bench.calls == [128, 64]
 
 
-def test_warm_ups_have_short_segments_and_timings_the_longest():
+def test_warm_ups_have_short_segments_and_timings_fill_the_bucket_evenly():
     """One segment of a whole bucket keeps a GPU busy for long, and the warm-ups would for nothing.
 
-    A replay's time is what the packer goes by, so it is timed on what the bucket may be asked for.
+    What segments take beyond their tokens is known of even ones, and the packer leaves it out.
     """
     seen = []
 
