@@ -308,7 +308,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         default=["tests/unittest/graphs"],
         help="folders from the root; those of the first come first",
     )
-    parser.add_argument("--slowest", type=float, default=2, help="seconds a test may take")
+    parser.add_argument("--slowest", type=float, default=4, help="seconds a test may take")
     parser.add_argument(
         "--seconds", type=float, default=5, help="for tests of files that import it; others"
     )

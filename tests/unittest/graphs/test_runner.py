@@ -195,6 +195,18 @@ def test_rehearsal_runs_every_form_once():
     assert bench.calls == [128, 64]
 
 
+def test_rehearsal_has_slack_in_short_segments():
+    seen = []
+
+    def forward(inputs, metadata):
+        seen.append(list(metadata.segment_lengths))
+        return FakeTower.encoder_forward(bench.tower, inputs, metadata)
+
+    bench = Bench(encoder_fn=forward, capture=False)
+    bench.runner.rehearse([Bucket(128, 1)])
+    assert seen == [[64, 64]]
+
+
 def test_warm_ups_have_short_segments_and_timings_the_longest():
     """One segment of a whole bucket keeps a GPU busy for long, and the warm-ups would for nothing.
 
