@@ -56,6 +56,7 @@ EXCLUDED = {
     "plan.py::EncoderPlan.render": "text for a terminal",
     "plan.py::_render_tower": "text for a terminal",
     "plan.py::_how": "text for a terminal",
+    "report.py::_render_tower": "text for a terminal",
     "backends.py::_PooledGraph": "needs a CUDA GPU: tests/gpu",
     "backends.py::CudaGraphBackend": "needs a CUDA GPU: tests/gpu",
     "backends.py::_host_reads_are_errors": "needs a CUDA GPU: tests/gpu",
