@@ -196,6 +196,18 @@ def test_rehearsal_runs_every_form_once():
     assert bench.calls == [128, 64]
 
 
+def test_times_of_a_capture():
+    class Noting(SpyBackend):
+        def time_ms(self, body, *, repeats):
+            asked.append(repeats)
+            return super().time_ms(body, repeats=repeats)
+
+    asked = []
+    ((_, times),) = Bench([Bucket(32, 2)], backend=Noting()).times
+    assert asked[0] == 1  # the eager run is a warm-up too
+    assert 0 < times.capture_ms < 60_000
+
+
 def test_rehearsal_has_slack_in_short_segments():
     seen = []
 
