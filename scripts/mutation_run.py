@@ -86,11 +86,12 @@ class Selection:
         """
         # What no test calls by name may be new, or behind something that is not noticed.
         somewhere = mutant.at_import or (mutant.file, mutant.function) not in self._called
+        own = {m for m in self._modules if Path(m).name == f"test_{mutant.file}"}
         hit = [
             test
             for test, entry in self._baseline.items()
-            if mutant.file in entry["calls"]
-            and (somewhere or mutant.function in entry["calls"][mutant.file])
+            if mutant.function in entry["calls"].get(mutant.file, ())
+            or (somewhere and (mutant.file in entry["calls"] or _module(test) in own))
         ]
         hit.sort(key=lambda test: self._baseline[test]["seconds"])
         turns: Counter[str] = Counter()
@@ -99,8 +100,8 @@ class Selection:
         for test in hit:
             module = _module(test)
             turns[module] += 1
-            own = test == killer or Path(module).name == f"test_{mutant.file}"
-            tier = 0 if own else 1 if about.search(self._imports[module]) else 2
+            first = test == killer or module in own
+            tier = 0 if first else 1 if about.search(self._imports[module]) else 2
             order[test] = (tier, test != killer, *self._order(test, turns[module]))
         tiers: list[dict[str, float]] = [{}, {}, {}]
         for test in sorted(hit, key=order.__getitem__):

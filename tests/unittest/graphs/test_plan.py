@@ -4,12 +4,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
 from tensorrt_llm_ext import MultimodalConfig
-from tensorrt_llm_ext.graphs.memory_model import memory_events, peak_bytes
-from tensorrt_llm_ext.graphs.plan import GRAPH_BYTES, EncoderPlan, TowerPlan, plan_towers
+from tensorrt_llm_ext.graphs.memory_model import MemoryEvent, memory_events, peak_bytes
+from tensorrt_llm_ext.graphs.plan import (
+    GRAPH_BYTES,
+    EncoderPlan,
+    TowerPlan,
+    _beside_weights,
+    plan_towers,
+)
 from tensorrt_llm_ext.ops.attention import attention_for
 from tensorrt_llm_ext.ops.kernels import running_as_on
 
@@ -43,7 +52,30 @@ def test_cpu_plan_is_what_the_capture_reports() -> None:
 
 
 def test_nothing_is_planned_where_nothing_is_configured() -> None:
-    assert EncoderPlan(model="m", device="cpu", dtype="float32").total_bytes == 0
+    nothing = EncoderPlan(model="m", device="cpu", dtype="float32")
+    assert nothing.total_bytes == 0
+    assert "No encoder graphs are configured" in nothing.render()
+
+
+@pytest.mark.parametrize("device", [CPU, CUDA])
+def test_scratch_of_convolutions_is_that_of_a_gpu(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def noted(body: Callable[[], object], *, conv_scratch: bool) -> list[MemoryEvent]:
+        asked.append(conv_scratch)
+        return memory_events(body, conv_scratch=conv_scratch)
+
+    monkeypatch.setattr("tensorrt_llm_ext.graphs.plan.memory_events", noted)
+    plan(device)
+    assert asked == [device == CUDA]
+
+
+def test_weights_leave_room_in_their_segments_by_their_bytes() -> None:
+    weights: Any = torch.nn.Linear(1024, 1200, bias=False)  # 4.7 of 20 MiB
+    assert _beside_weights(weights, [12 * MIB]) == 0
+    assert _beside_weights(weights, [16 * MIB]) == 16 * MIB
 
 
 def test_intermediates_are_those_of_a_real_run() -> None:

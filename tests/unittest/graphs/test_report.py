@@ -35,6 +35,21 @@ def test_record():
     }
 
 
+def test_add():
+    stats = EncoderStats(items=1, segments=2, real_tokens=3, padded_tokens=4, replays={"a": 5})
+    other = EncoderStats(items=10, segments=20, real_tokens=30, padded_tokens=40)
+    other.replays, other.eager = {"a": 50, "b": 60}, {"off": 70}
+    stats.add(other)
+    assert stats.model_dump() == {
+        "items": 11,
+        "segments": 22,
+        "real_tokens": 33,
+        "padded_tokens": 44,
+        "replays": {"a": 55, "b": 60},
+        "eager": {"off": 70},
+    }
+
+
 def test_everything_starts_at_nothing():
     assert all(not value for value in EncoderStats().model_dump().values())
     assert set(EncoderCacheStats().model_dump().values()) == {0}

@@ -18,7 +18,7 @@ from tensorrt_llm_ext.graphs.report import (
     StartupReport,
     TowerReport,
 )
-from tensorrt_llm_ext.graphs.report_encoder import padding_spans
+from tensorrt_llm_ext.graphs.report_encoder import _good_from, padding_spans
 from tensorrt_llm_ext.graphs.report_html import page, verdict
 from tensorrt_llm_ext.graphs.svg_charts import (
     Point,
@@ -314,6 +314,17 @@ def test_audio_requests_are_cut_into_windows() -> None:
         (105, 208, 208),
         (209, 416, 416),
     ]
+
+
+def test_a_request_of_more_windows_than_a_bucket_takes_is_none_of_its() -> None:
+    bucket = Bucket(250, 2, 104)
+    assert padding_spans({bucket: 1.0}) == [(1, 104, bucket)]
+
+
+def test_an_eighth_of_padding_is_good_enough() -> None:
+    spans = [(1, 55, Bucket(55, 4)), (56, 64, Bucket(64, 4))]
+    assert _good_from(spans) == ", and at most 12.5% from 56 tokens on"
+    assert _good_from(spans[:1]) == ""
 
 
 def test_padding_in_words() -> None:

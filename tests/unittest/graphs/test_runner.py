@@ -143,7 +143,8 @@ def test_largest_first_in_one_arena():
 def test_capture_again_skips_what_there_is():
     bench = Bench()
     assert list(bench.runner.capture(BUCKETS)) == []
-    assert [b for b, _ in bench.runner.capture([*BUCKETS, Bucket(96, 2)])] == [Bucket(96, 2)]
+    more = [Bucket(128, 2), Bucket(96, 2)]  # no larger than the buffers
+    assert [b for b, _ in bench.runner.capture([*BUCKETS, *more])] == more
     items = [make_item((40, 44))]
     close(bench.replay(items, Bucket(96, 2)), expected(bench, items))
 
@@ -193,6 +194,30 @@ def test_rehearsal_runs_every_form_once():
     bench = Bench(backend=TwoForms(), provider=Provider(SegmentAttention()), capture=False)
     bench.runner.rehearse(BUCKETS)
     assert bench.calls == [128, 64]
+
+
+def test_times_of_a_capture():
+    class Noting(SpyBackend):
+        def time_ms(self, body, *, repeats):
+            asked.append(repeats)
+            return super().time_ms(body, repeats=repeats)
+
+    asked = []
+    ((_, times),) = Bench([Bucket(32, 2)], backend=Noting()).times
+    assert asked[0] == 1  # the eager run is a warm-up too
+    assert 0 < times.capture_ms < 60_000
+
+
+def test_rehearsal_has_slack_in_short_segments():
+    seen = []
+
+    def forward(inputs, metadata):
+        seen.append(list(metadata.segment_lengths))
+        return FakeTower.encoder_forward(bench.tower, inputs, metadata)
+
+    bench = Bench(encoder_fn=forward, capture=False)
+    bench.runner.rehearse([Bucket(128, 1)])
+    assert seen == [[64, 64], [128]]  # the second as eager runs are timed
 
 
 def test_warm_ups_have_short_segments_and_timings_fill_the_bucket_evenly():

@@ -271,7 +271,7 @@ def test_fused_attention_with_dropout_is_refused():
     fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     q, out = torch.randn(1, 1, 4, 8), torch.zeros(1, 1, 4, 8)
     backend = StaticGraphBackend()
-    for kwargs in ({}, {"dropout_p": 0.0}):
+    for kwargs in ({}, {"dropout_p": 0.0}, {"dropout_p": 0.0, "is_causal": True}):
         backend.capture(
             lambda kwargs=kwargs: out.copy_(fused(q, q, q, **kwargs)[0]), warmup_steps=0
         )

@@ -232,6 +232,8 @@ def settled(backend: Any, replay_ms: float, eager_ms: float) -> tuple[float, flo
         ((4.0, 4.0), (1.0, 3.0), (4.0, 3.0), ["eager"]),  # short runs are easily timed again
         ((40.0, 42.0), (1.0, 1.0), (40.0, 42.0), []),  # long, and as fast as the replay
         ((40.0, 42.1), (1.0, 41.0), (40.0, 41.0), ["eager"]),
+        ((9.8, 10.0), (1.0, 1.0), (9.8, 10.0), []),  # just long
+        ((9.8, 9.99), (1.0, 9.9), (9.8, 9.9), ["eager"]),
         ((40.0, 39.9), (39.0, 1.0), (39.0, 39.9), ["replay"]),  # the first replay is an upload too
         ((40.0, 39.9), (41.0, 1.0), (40.0, 39.9), ["replay"]),
         ((4.0, 3.9), (3.5, 3.8), (3.5, 3.8), ["replay", "eager"]),
@@ -352,6 +354,10 @@ def test_many_segments_are_as_many_as_fit() -> None:
     few = Bucket(96, 2, 8)
     assert judge.why_not(few, CaptureTimes(1.0, 1.0, 9.0)) == "128x8 is as fast"
     assert asked == [(long, (8, 8)), (few, (8, 8))]  # no longer than its bound
+    asked.clear()
+    tiny = Bucket(3, 8, 2)
+    assert judge.why_not(tiny, CaptureTimes(1.0, 1.0, 9.0)) == "128x8 is as fast"
+    assert asked == [(long, (1,) * 3), (tiny, (1,) * 3)]
 
 
 def test_a_bucket_timed_with_longer_segments_goes_by_its_own_layout() -> None:
