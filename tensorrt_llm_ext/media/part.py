@@ -19,11 +19,9 @@ class MediaPart:
     Attributes:
         modality: What it is to be.
         source: Bytes of a file; or a data URL, an http(s) URL, a file URL or an absolute path.
-        format: What the request says that bytes are (``"wav"``); the bytes themselves decide.
         budget: What is left to the request that it belongs to; set by :meth:`MediaDoor.check`.
     """
 
     modality: Modality
     source: str | bytes = field(repr=False)
-    format: str | None = None
     budget: Budget | None = field(default=None, init=False, repr=False, compare=False)

@@ -12,15 +12,33 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .errors import ApiError
 
+_READ_BYTES = 4096
+_READ_BODY_BYTES = 32_768
+"""Where the length of the body was announced: that is one piece to the parser, however large."""
 
-class Connection(H11Protocol):
+
+class Connection(H11Protocol, asyncio.BufferedProtocol):
     """uvicorn's connection, closed where no request arrives in time; its errors are OpenAI's.
+
+    It reads little at a time: all of it is parsed at once, and where it is chunks of a byte each,
+    what asyncio reads by itself would hold up everything else for seconds.
 
     ``head_timeout`` is set on a subclass, as uvicorn makes the objects.
     """
 
     head_timeout: float = 30.0
     _head_timer: asyncio.TimerHandle | None = None
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        """Where the next bytes go."""
+        in_body = self.conn.their_state is h11.SEND_BODY
+        announced = in_body and all(name != b"transfer-encoding" for name, _ in self.headers)
+        self._buffer = bytearray(_READ_BODY_BYTES if announced else _READ_BYTES)
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes came."""
+        self.data_received(bytes(memoryview(self._buffer)[:nbytes]))
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client connected; its request has to arrive in time."""

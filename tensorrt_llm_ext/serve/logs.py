@@ -8,7 +8,7 @@ import logging
 import sys
 
 from pythonjsonlogger.json import JsonFormatter
-from transformers.utils.logging import disable_progress_bar
+from transformers.utils import logging as transformers_logging
 
 from .middleware import request_id
 from .options import HttpOptions
@@ -51,4 +51,6 @@ def configure_logging(options: HttpOptions) -> None:
     logging.getLogger("tensorrt_llm_ext").setLevel(level)
     logging.captureWarnings(True)
     if options.log_format == "json" or not sys.stderr.isatty():
-        disable_progress_bar()  # of weights that are loaded
+        transformers_logging.disable_progress_bar()  # of weights that are loaded
+    transformers_logging.disable_default_handler()  # whose lines have a form of their own
+    transformers_logging.enable_propagation()

@@ -28,6 +28,7 @@ from running_server import (
 )
 
 from tensorrt_llm_ext.serve import body as body_module
+from tensorrt_llm_ext.serve.connection import Connection
 from tensorrt_llm_ext.serve.protocol import ChatCompletionRequest
 
 MB = 2**20
@@ -139,6 +140,28 @@ def test_a_body_is_given_back_however_its_request_ends(
         raw(server, head(f"Content-Length: {size}", path="/nothing"), b" " * size)
         until(lambda: idle(server))
         assert server.chat().status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/nothing"])
+def test_tiny_chunks_leave_the_others_alone(
+    engine: Any, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """All that was read is parsed at once: chunks of a byte each would take seconds."""
+    longest = 0
+    received = Connection.data_received
+
+    def spy(self: Connection, data: bytes) -> None:
+        nonlocal longest
+        longest = max(longest, data.count(b"\n"))
+        received(self, data)
+
+    monkeypatch.setattr(Connection, "data_received", spy)
+    with serving(engine) as server:
+        pieces = [head("Transfer-Encoding: chunked", path=path), b"1\r\n \r\n" * 20_000]
+        raw(server, *pieces, b"0\r\n\r\n")
+        assert 0 < longest <= 2 * 700
+        body = json.dumps(chat(user="u" * MB)).encode()
+        assert raw(server, head(f"Content-Length: {len(body)}"), body).startswith(b"HTTP/1.1 200")
 
 
 def test_a_body_of_many_values_is_refused_before_it_is_parsed(

@@ -281,12 +281,14 @@ def test_case_45_what_stops_the_start_is_one_line(
 
 RUNNER = """
 import sys, warnings
+from transformers.utils import logging
 from tensorrt_llm_ext.llmapi.llm_args import ServeConfig
 from tensorrt_llm_ext.serve import HttpOptions, run, server
 config = ServeConfig(model=sys.argv[1], device="cpu", max_seq_len=512)
 http = HttpOptions(host="127.0.0.1", port=0, log_format="json", shutdown_grace_period=20)
 def load(args):
     warnings.warn("of some library")
+    logging.get_logger("transformers.generation").warning("of transformers")
     return make_engine(args)
 make_engine, server.make_engine = server.make_engine, load
 sys.exit(run(config, http))
@@ -330,7 +332,8 @@ def test_a_whole_process(tiny_checkpoint: Path, photo: Image.Image) -> None:
     assert child.returncode == 0, err
     assert out == ""
     before = [json.loads(line) for line in lines]  # no line is anything else
-    assert any("of some library" in r["message"] for r in before)
+    for text in ("of some library", "of transformers"):
+        assert any(text in r["message"] for r in before)
     records = [json.loads(line) for line in err.splitlines()]
     answered = [r for r in records if r["logger"] == "tensorrt_llm_ext.serve.requests"]
     assert [(r["request_id"], r["status"]) for r in answered[:1]] == [("mine-1", 200)]
