@@ -196,6 +196,27 @@ def test_rehearsal_runs_every_form_once():
     assert bench.calls == [128, 64]
 
 
+def test_a_prepared_step_ends_with_its_graph():
+    bench = Bench()
+    items = [make_item((40,))]
+    packed = bench.pack(items)
+    (step,) = bench.steps(items, [Bucket(64, 4)])
+    prepared = bench.runner.prepare(step, packed)
+    bench.runner.drop(Bucket(64, 4))
+    with pytest.raises(ValueError, match="64x4 is not captured"):
+        bench.runner.replay(prepared, packed, lambda: bench.sinks(40))
+
+
+def test_release_waits_for_replays_first():
+    class Noting(SpyBackend):
+        def synchronize(self):
+            waited.append(list(self.alive))
+
+    waited = []
+    Bench(backend=Noting()).runner.release()
+    assert waited == [[128, 64, 32]]
+
+
 def test_times_of_a_capture():
     class Noting(SpyBackend):
         def time_ms(self, body, *, repeats):
