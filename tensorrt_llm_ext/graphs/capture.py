@@ -55,11 +55,11 @@ def capture_within_limits(
     if backend.accelerated:
         # Kernels and workspaces that a first run loads for good are not the graphs' memory. What
         # fails here fails in the capture, which says where.
-        with contextlib.suppress(RuntimeError, ValueError):
+        with contextlib.suppress(Exception):
             runner.rehearse(buckets)
     before = backend.memory_in_use()
     if backend.accelerated:
-        with contextlib.suppress(RuntimeError, ValueError):
+        with contextlib.suppress(Exception):
             runner.rehearse([max(buckets)])  # the allocator then has what warm-ups take
     remaining = sorted(buckets)
     out: list[BucketReport] = []

@@ -350,6 +350,19 @@ def test_failure_goes_eager_with_a_warning(fail_at, caplog):
     assert tower.encoder_stats().eager == {"capture_failed": 3}  # cut at the eager budget
 
 
+@pytest.mark.parametrize("accelerated", [True, False])
+def test_whatever_an_encoder_raises_goes_eager(accelerated, monkeypatch):
+    """In a rehearsal too: it is the capture that says which bucket failed."""
+
+    def forward(*args):
+        raise TypeError("a bug of the encoder")
+
+    monkeypatch.setattr(FakeTower, "encoder_forward", forward)
+    _, report = capture(SpyBackend(accelerated=accelerated))
+    why = "capture of bucket 256x4 failed: TypeError: a bug of the encoder"
+    assert (report.status, report.reason) == ("eager", why)
+
+
 @pytest.mark.parametrize(
     ("broken", "what"),
     [
