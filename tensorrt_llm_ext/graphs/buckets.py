@@ -178,11 +178,13 @@ def short_and_long(bucket: Bucket, short: int, *, unit: int) -> tuple[Bucket, ..
         unit: Rows that a merger joins into one.
 
     Returns:
-        The bucket alone, or once for short segments and once for any.
+        The bucket alone, or once for short segments and once for any. Short ones that are too few
+        to fill it go into a smaller one.
     """
-    if bucket.num_tokens <= 2 * short:
+    bound = short - short % unit
+    if bucket.num_tokens <= 2 * short or bucket.max_segments * bound < bucket.num_tokens:
         return (bucket,)
     return (
-        bucket._replace(max_segment_len=short - short % unit),
+        bucket._replace(max_segment_len=bound),
         bucket._replace(max_segment_len=bucket.num_tokens),
     )

@@ -16,7 +16,7 @@ from ..llmapi.mm_config import MultimodalEncoderCudaGraphConfig
 from .backends import GraphBackend
 from .buckets import Bucket, Load
 from .captured import CaptureTimes
-from .costs import attention_ns
+from .costs import attention_ns, timed_pairs
 from .memory import free_memory
 from .report import BucketReport, TowerReport
 from .runner import CaptureError, MultimodalEncoderGraphRunner
@@ -92,7 +92,13 @@ def capture_within_limits(
     if keep and backend.accelerated:
         with _all_or_none(runner, "timing of attention"):
             report.attention_ns = attention_ns(runner, keep)
-    report.buckets = _sorted([*out, *(_line(b, times[b], _verdict(times[b])) for b in keep)])
+    slower = (
+        "slower than eager when it was captured again"
+        if config.prune_slower_than_eager
+        else "slower than eager, kept as asked"
+    )
+    reasons = {b: slower if times[b].slower_than_eager else "ok" for b in keep}
+    report.buckets = _sorted([*out, *(_line(b, times[b], reasons[b]) for b in keep)])
     if not keep:
         runner.release()
         report.status, report.reason = "eager", "every bucket was dropped, see their reasons"
@@ -152,7 +158,8 @@ class _Judge:
         if prune and self._config.enable_padding and times.accelerated:
             as_fast = self._overtaking(bucket, times)
             if as_fast is not None:
-                return f"{as_fast.label} is as fast"
+                twin = as_fast.label == bucket.label
+                return f"{as_fast.label}{' for longer segments' if twin else ''} is as fast"
         self._kept[bucket] = times
         return ""
 
@@ -162,22 +169,21 @@ class _Judge:
         for other, its in self._kept.items():
             if other.rejects(load) is not None or its.replay_ms > AS_FAST * times.replay_ms:
                 continue
+            if timed_pairs(other) < timed_pairs(bucket):  # explicit ones: it had less to do
+                same_ms = self._time(other, bucket.even_segments)
+                if same_ms > AS_FAST * times.replay_ms:
+                    continue
             if not bucket.for_short_segments or other.for_short_segments:
                 return other
-            others, own = (self._time_of_many(b, bucket) for b in (other, bucket))
-            if others <= AS_FAST * own:
+            # They were timed with few segments, and this one is for as many as it has room for.
+            size = min(bucket.longest_segment, max(1, bucket.num_tokens // bucket.max_segments))
+            many = (size,) * min(bucket.max_segments, bucket.num_tokens)
+            if self._time(other, many) <= AS_FAST * self._time(bucket, many):
                 return other
         return None
 
-    def _time_of_many(self, bucket: Bucket, shape: Bucket) -> float:
-        """A replay with as many segments as a shape has room for; they were timed with few."""
-        size = min(shape.longest_segment, max(1, shape.num_tokens // shape.max_segments))
-        segments = (size,) * min(shape.max_segments, shape.num_tokens)
+    def _time(self, bucket: Bucket, segments: tuple[int, ...]) -> float:
         return self._runner.time_layout(bucket, self._runner.adapter.layout_of(bucket, segments))
-
-
-def _verdict(times: CaptureTimes) -> str:
-    return "slower than eager, kept as asked" if times.slower_than_eager else "ok"
 
 
 def _sorted(lines: Sequence[BucketReport]) -> list[BucketReport]:

@@ -31,7 +31,7 @@ class TwoShapes(FakeTower):
     """Larger buckets are captured for short segments and for long ones."""
 
     def make_io_adapter(self) -> PackedEncoderGraphIOAdapter:
-        return make_adapter(self.dtype, short_segment_len=8)
+        return make_adapter(self.dtype, short_segment_len=24)
 
 
 class Packed:

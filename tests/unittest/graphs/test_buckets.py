@@ -169,6 +169,8 @@ def test_bounded(bucket, refine, expected):
         (Bucket(128, 8), 64, [(128, 8, None)]),
         (Bucket(132, 8), 64, [(132, 8, 64), (132, 8, 132)]),
         (Bucket(132, 8), 63, [(132, 8, 60), (132, 8, 132)]),  # rounded down to units
+        (Bucket(512, 8), 64, [(512, 8, 64), (512, 8, 512)]),
+        (Bucket(516, 8), 64, [(516, 8, None)]),  # eight short ones are 512 tokens at most
     ],
 )
 def test_short_and_long(bucket, short, expected):

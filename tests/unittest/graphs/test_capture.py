@@ -210,6 +210,8 @@ def test_buckets_are_judged_once():
     backend = SpyBackend(accelerated=True, times=times)
     _, report = capture(backend)
     assert kept(report) == SIZES[:3]
+    again = "slower than eager when it was captured again"  # nobody asked to keep it
+    assert [b.reason for b in report.buckets] == [again, again, "ok", "slower than eager"]
 
 
 @pytest.mark.parametrize(

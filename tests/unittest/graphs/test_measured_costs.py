@@ -252,6 +252,17 @@ def test_what_attention_takes_is_told_by_the_bucket_for_the_longest_segments(buc
     assert {(b.num_tokens, b.longest_segment) for b in runner.buckets} == {(16384, 16384)}
 
 
+@pytest.mark.parametrize("held_up", [0, 1, 2, 3])
+def test_a_host_that_was_held_up_once_changes_nothing(held_up):
+    """Buckets of 16384 tokens would seem to take no time without attention: all would go there."""
+    runner: Any = Timed()
+    delays = [1000.0 * (i == held_up) for i in range(4)]
+    plain = runner.time_layout
+    runner.time_layout = lambda *args: plain(*args) + delays.pop(0)
+    assert attention_ns(runner, [Bucket(16384, 64)]) == pytest.approx(NS_PER_PAIR)
+    assert delays == []
+
+
 @pytest.mark.parametrize("chunks", [1, 4, 8, 24])
 def test_layouts_fill_a_bucket_whose_bound_lies_above_its_tokens(chunks):
     """An audio bucket of a few chunks holds less than a window; kernels go by the offsets."""

@@ -241,10 +241,10 @@ def test_rehearsal_has_slack_in_short_segments():
     assert seen == [[64, 64], [128]]  # the second as eager runs are timed
 
 
-def test_warm_ups_have_short_segments_and_timings_the_longest():
+def test_warm_ups_have_short_segments_and_timings_fill_the_bucket_evenly():
     """One segment of a whole bucket keeps a GPU busy for long, and the warm-ups would for nothing.
 
-    A replay's time is what the packer goes by, so it is timed on what the bucket may be asked for.
+    What segments take beyond their tokens is known of even ones, and the packer leaves it out.
     """
     seen = []
 

@@ -323,7 +323,8 @@ def test_what_replaces_it_has_to_be_kept_and_to_serve_all_of_it() -> None:
 def test_many_short_segments_are_timed_before_a_bucket_for_any_replaces_theirs() -> None:
     short, long, larger = Bucket(128, 8, 32), Bucket(128, 8, 128), Bucket(160, 8, 32)
     times = ((short, 1.0), (long, 1.0))
-    assert overtaken(*times, many={short: 1.0, long: 1.0 * AS_FAST}) == {short: "128x8 is as fast"}
+    why = "128x8 for longer segments is as fast"  # its own label is the same
+    assert overtaken(*times, many={short: 1.0, long: 1.0 * AS_FAST}) == {short: why}
     assert overtaken(*times, many={short: 1.0, long: 1.001 * AS_FAST}) == {}
     # Another for short ones needs no such thing.
     reasons = overtaken(*times, (larger, 1.0), many={short: 1.0, long: 2.0, larger: 9.0})
@@ -357,3 +358,13 @@ def test_many_segments_are_as_many_as_fit() -> None:
     tiny = Bucket(3, 8, 2)
     assert judge.why_not(tiny, CaptureTimes(1.0, 1.0, 9.0)) == "128x8 is as fast"
     assert asked == [(long, (1,) * 3), (tiny, (1,) * 3)]
+
+
+def test_a_bucket_timed_with_longer_segments_goes_by_its_own_layout() -> None:
+    """Explicit buckets: one segment of 4096 has four times the attention of four of 1024."""
+    one, more = Bucket(4096, 1), Bucket(4608, 8)
+    times = ((one, 2.0), (more, 1.5))
+    assert overtaken(*times, many={more: 2.0 * AS_FAST}) == {one: "4608x8 is as fast"}
+    assert overtaken(*times, many={more: 2.001 * AS_FAST}) == {}
+    four = Bucket(4096, 4)  # the larger one was timed with no fewer pairs: nothing to time again
+    assert overtaken((four, 2.0), (more, 2.0), many={more: 9.0}) == {four: "4608x8 is as fast"}
