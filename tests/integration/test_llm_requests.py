@@ -142,7 +142,7 @@ def test_bad_requests_are_clear_and_leave_the_others_alone(
     bad_requests: dict[str, tuple[Any, str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tokenizer = llm._engine._loaded.tokenizer
+    tokenizer = llm._engine._tokenizer
     objections = (
         "{% if refuse is defined %}{{ raise_exception(refuse) }}{% endif %}"
         "{% if divisor is defined %}{{ 1 // divisor }}{% endif %}"
