@@ -21,7 +21,7 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple, NoReturn, TextIO
 
 from mutants import Mutant, functions_by_line
-from mutation_warm import COLD, Line, Warm, limit_work
+from mutation_warm import COLD, Line, Warm, leave, limit_work
 
 Json = dict[str, Any]
 
@@ -357,11 +357,7 @@ class Workshop:
                 print(f"the tests imported {home}", flush=True)
                 status = NO_TEST
         finally:
-            if sys.exc_info()[0]:
-                traceback.print_exc()
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)
+            leave(status)
 
 
 def _pytest(tree: Path, paths: Sequence[str], plugin: object) -> int:

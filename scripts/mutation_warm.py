@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 COLD = 125
 """Exit status: the mutant needs a new process."""
@@ -63,11 +63,7 @@ class Warm:
                     if self._swap(file, functions):
                         status = _try(session, items, limits)
                 finally:
-                    if sys.exc_info()[0]:
-                        traceback.print_exc()
-                    sys.stdout.flush()
-                    sys.stderr.flush()
-                    os._exit(status)
+                    leave(status)
             self._answer(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         return True
 
@@ -113,6 +109,15 @@ def _try(session: Any, items: Mapping[str, Any], limits: Mapping[str, float]) ->
         if session.testsfailed:
             return 1
     return 0
+
+
+def leave(status: int) -> NoReturn:
+    """Ends a fork at once, after what it wrote; says what failed, if something did."""
+    if sys.exc_info()[0]:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def limit_work(seconds: float) -> None:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -82,19 +83,13 @@ def models(family_checkpoint: Checkpoint) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def outcome(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
     """(variant) -> what a process with it and with the binding did, once a variant."""
-    done: dict[str, Outcome] = {}
 
+    @cache
     def of(variant: str) -> Outcome:
-        if variant not in done:
-            root = tmp_path_factory.mktemp(variant)
-            double = builder.build_double(root / "double", variant)
-            values = {
-                name: DIAGNOSIS.format(name) for name in ("healthy", "hook", "contract", "files")
-            }
-            done[variant] = drive(
-                double, root / "out", plan(models, variant), values, OURS, spy=True
-            )
-        return done[variant]
+        root = tmp_path_factory.mktemp(variant)
+        double = builder.build_double(root / "double", variant)
+        values = {name: DIAGNOSIS.format(name) for name in ("healthy", "hook", "contract", "files")}
+        return drive(double, root / "out", plan(models, variant), values, OURS, spy=True)
 
     return of
 

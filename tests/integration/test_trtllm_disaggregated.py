@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -76,14 +77,12 @@ def models(family_checkpoint: Callable[[str], Path]) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def outcome(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
     """(variant) -> what a process with it and with the binding did, once a variant."""
-    done: dict[str, Outcome] = {}
 
+    @cache
     def of(variant: str) -> Outcome:
-        if variant not in done:
-            root = tmp_path_factory.mktemp(variant)
-            double = builder.build_double(root / "double", variant)
-            done[variant] = drive(double, root / "out", plan(models), imports=OURS, spy=True)
-        return done[variant]
+        root = tmp_path_factory.mktemp(variant)
+        double = builder.build_double(root / "double", variant)
+        return drive(double, root / "out", plan(models), imports=OURS, spy=True)
 
     return of
 

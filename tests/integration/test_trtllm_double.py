@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -32,12 +33,10 @@ def outcome(
     family_checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Outcome]:
     """(variant) -> what a process with it did, once a variant."""
-    done: dict[str, Outcome] = {}
     models = {f: str(family_checkpoint(f)) for f in ("qwen3_vl", "glm5_next", "nemotron_h_omni")}
 
+    @cache
     def of(variant: str) -> Outcome:
-        if variant in done:
-            return done[variant]
         qwen = {"model": models["qwen3_vl"]}
         graphs = {
             "glm5_next": {"image": BUCKETS},
@@ -75,14 +74,13 @@ def outcome(
             "pool": POOL.format((1, 2)),
         }
         root = tmp_path_factory.mktemp(variant)
-        done[variant] = drive(
+        return drive(
             builder.build_double(root / "double", variant),
             root / "out",
             runs,
             values,
             TRTLLM_EXT_DISABLE="1",
         )
-        return done[variant]
 
     return of
 
