@@ -105,7 +105,7 @@ def capture_within_limits(
     report.graph_memory_bytes = _taken(runner, backend, before)
     for line in report.buckets:
         if not line.kept:
-            label = f"{line.num_tokens}x{line.max_segments}"
+            label = line.bucket.label
             logger.info("encoder %s: bucket %s dropped: %s", report.modality, label, line.reason)
 
 
