@@ -7,11 +7,27 @@ Shape letters: T tokens, H heads, D head size.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
 
 from .kernels import has_kernels, jit, launch, power_of_two, tl
+
+_GROUPS = 256
+"""Groups of neighbouring pairs that a program of the kernel without a norm turns."""
+
+
+class RotaryTables(NamedTuple):
+    """Cosines and sines of a rotary embedding.
+
+    Attributes:
+        cos: fp32 [T, D / 2], contiguous.
+        sin: fp32 [T, D / 2], contiguous.
+    """
+
+    cos: torch.Tensor
+    sin: torch.Tensor
 
 
 class AxialAngles(NamedTuple):
@@ -26,14 +42,12 @@ class AxialAngles(NamedTuple):
     positions: torch.Tensor
     frequencies: torch.Tensor
 
-    def tables(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosines and sines.
-
-        Returns:
-            fp32 [T, D / 2] each.
-        """
+    def tables(self) -> RotaryTables:
+        """Made once for all layers: a cosine takes longer than all else that a rotation does."""
+        if has_kernels(self.positions.device, torch.bfloat16):  # whatever they are to turn
+            return _launch_tables(self)
         angles = (self.positions.float()[:, :, None] * self.frequencies).flatten(1)
-        return angles.cos(), angles.sin()
+        return RotaryTables(angles.cos(), angles.sin())
 
 
 class HeadNorm(NamedTuple):
@@ -73,69 +87,159 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     return out
 
 
-def turn_(qkv: torch.Tensor, angles: AxialAngles | None, norm: HeadNorm | None) -> None:
+def turn_(qkv: torch.Tensor, tables: RotaryTables | None, norm: HeadNorm | None) -> None:
     """Normalises and rotates query and key where they are, in fp32 with one rounding.
 
     Args:
         qkv: [T, 3, H, D], contiguous, half precision or fp32; values are left alone.
-        angles: Of the rotation, for T tokens; None for none.
+        tables: Of the rotation, for T tokens; None for none.
         norm: Before the rotation; None for none.
     """
-    if angles is None and norm is None:
+    if tables is None and norm is None:
         return
     if has_kernels(qkv.device, qkv.dtype):
-        _launch(qkv, angles, norm)
+        if norm is not None:
+            _launch_norm(qkv, tables, norm)
+        elif tables is not None:
+            _launch_rotation(qkv, tables)
         return
     for part, index in (("query", 0), ("key", 1)):
         x = qkv[:, index].float()
         if norm is not None:
             weight = getattr(norm, part).float()
             x = torch.nn.functional.rms_norm(x, x.shape[-1:], weight, norm.eps)
-        if angles is not None:
-            x = rotate(x, *angles.tables())
+        if tables is not None:
+            x = rotate(x, *tables)
         qkv[:, index] = x.to(qkv.dtype)
 
 
-def _launch(qkv: torch.Tensor, angles: AxialAngles | None, norm: HeadNorm | None) -> None:
+def _launch_tables(angles: AxialAngles) -> RotaryTables:
+    positions, frequencies = angles
+    half = 2 * len(frequencies)
+    tables = torch.empty(2, len(positions), half, dtype=torch.float32, device=positions.device)
+    launch(
+        _table_kernel,
+        (len(positions),),
+        positions,
+        frequencies,
+        tables[0],
+        tables[1],
+        positions.stride(0),
+        HALF=half,
+        HALF_BLOCK=power_of_two(half),
+        num_warps=1,
+    )
+    return RotaryTables(*tables)
+
+
+def _launch_rotation(qkv: torch.Tensor, tables: RotaryTables) -> None:
+    tokens, _, heads, size = qkv.shape
+    half = size // 2
+    group = math.gcd(half, 8)  # up to 16 bytes at a time
+    groups = tokens * 2 * heads * (half // group)
+    launch(
+        _rotate_kernel,
+        (-(-groups // _GROUPS),),
+        qkv,
+        *tables,
+        groups,
+        HEADS=heads,
+        HALF=half,
+        GROUP=group,
+        GROUPS=_GROUPS,
+        num_warps=8,
+    )
+
+
+def _launch_norm(qkv: torch.Tensor, tables: RotaryTables | None, norm: HeadNorm) -> None:
     tokens, _, heads, size = qkv.shape
     half = size // 2
     launch(
         _turn_kernel,
         (tokens, 2),
         qkv,
-        qkv if angles is None else angles.positions,
-        qkv if angles is None else angles.frequencies,
-        qkv if norm is None else norm.query,
-        qkv if norm is None else norm.key,
-        0 if angles is None else angles.positions.stride(0),
-        0.0 if norm is None else norm.eps,
+        *(tables or (qkv, qkv)),
+        norm.query,
+        norm.key,
+        norm.eps,
         HEADS=heads,
         HALF=half,
         HEADS_BLOCK=power_of_two(heads),
         HALF_BLOCK=power_of_two(half),
-        ROTATE=angles is not None,
-        NORM=norm is not None,
+        ROTATE=tables is not None,
         num_warps=2,
     )
 
 
 @jit
-def _turn_kernel(
-    qkv,
+def _table_kernel(
     positions,
     frequencies,
+    cos,
+    sin,
+    position_stride,
+    HALF: tl.constexpr,
+    HALF_BLOCK: tl.constexpr,
+):
+    """A token a program."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, HALF_BLOCK)
+    in_half = column < HALF
+    by_column = column >= HALF // 2
+    position = tl.load(positions + row * position_stride + by_column.to(tl.int32))
+    index = tl.where(by_column, column - HALF // 2, column)
+    frequency = tl.load(frequencies + index, mask=in_half, other=0.0)
+    angle = position.to(tl.float32) * frequency
+    tl.store(cos + row * HALF + column, tl.cos(angle), mask=in_half)
+    tl.store(sin + row * HALF + column, tl.sin(angle), mask=in_half)
+
+
+@jit
+def _rotate_kernel(
+    qkv,
+    cos,
+    sin,
+    groups,
+    HEADS: tl.constexpr,
+    HALF: tl.constexpr,
+    GROUP: tl.constexpr,
+    GROUPS: tl.constexpr,
+):
+    """GROUPS times GROUP neighbouring pairs a program, over tokens, queries and keys, and heads.
+
+    So no lane is idle, whatever the size of a head: 36 pairs in a block of 64 would cost half.
+    """
+    group = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)
+    mask = (group < groups)[:, None]
+    head = group // (HALF // GROUP)
+    column = (group % (HALF // GROUP) * GROUP)[:, None] + tl.arange(0, GROUP)[None, :]
+    token = (head // (2 * HEADS)).to(tl.int64)[:, None]
+    # A token has 3 H heads, of which the first 2 H turn.
+    at = (token * (3 * HEADS) + (head % (2 * HEADS))[:, None]) * (HALF * 2) + column
+    angle = token * HALF + column
+    first = tl.load(qkv + at, mask=mask, other=0.0).to(tl.float32)
+    second = tl.load(qkv + at + HALF, mask=mask, other=0.0).to(tl.float32)
+    c = tl.load(cos + angle, mask=mask, other=0.0)
+    s = tl.load(sin + angle, mask=mask, other=0.0)
+    tl.store(qkv + at, (first * c - second * s).to(qkv.dtype.element_ty), mask=mask)
+    tl.store(qkv + at + HALF, (second * c + first * s).to(qkv.dtype.element_ty), mask=mask)
+
+
+@jit
+def _turn_kernel(
+    qkv,
+    cos,
+    sin,
     query_weight,
     key_weight,
-    position_stride,
     eps,
     HEADS: tl.constexpr,
     HALF: tl.constexpr,
     HEADS_BLOCK: tl.constexpr,
     HALF_BLOCK: tl.constexpr,
     ROTATE: tl.constexpr,
-    NORM: tl.constexpr,
 ):
-    """All queries, or all keys, of a token a program."""
+    """All queries, or all keys, of a token a program, each head normalised first."""
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     x = qkv + (row * 3 + part) * (HEADS * HALF * 2)
@@ -146,26 +250,20 @@ def _turn_kernel(
     at = head * (HALF * 2) + column[None, :]
     first = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
     second = tl.load(x + at + HALF, mask=mask, other=0.0).to(tl.float32)
-    if NORM:
-        squares = tl.sum(first * first, 1) + tl.sum(second * second, 1)
-        scale = (1.0 / tl.sqrt(squares / (HALF * 2) + eps))[:, None]
-        weight = query_weight
-        if part == 1:
-            weight = key_weight
-        first_weight = tl.load(weight + column, mask=in_half, other=0.0).to(tl.float32)
-        second_weight = tl.load(weight + HALF + column, mask=in_half, other=0.0).to(tl.float32)
-        first = first * scale * first_weight[None, :]
-        second = second * scale * second_weight[None, :]
+    squares = tl.sum(first * first, 1) + tl.sum(second * second, 1)
+    scale = (1.0 / tl.sqrt(squares / (HALF * 2) + eps))[:, None]
+    weight = query_weight
+    if part == 1:
+        weight = key_weight
+    first_weight = tl.load(weight + column, mask=in_half, other=0.0).to(tl.float32)
+    second_weight = tl.load(weight + HALF + column, mask=in_half, other=0.0).to(tl.float32)
+    first = first * scale * first_weight[None, :]
+    second = second * scale * second_weight[None, :]
     if ROTATE:
-        by_column = column >= HALF // 2
-        position = tl.load(positions + row * position_stride + by_column.to(tl.int32))
-        index = tl.where(by_column, column - HALF // 2, column)
-        frequency = tl.load(frequencies + index, mask=in_half, other=0.0)
-        angle = position.to(tl.float32) * frequency
-        cos = tl.cos(angle)[None, :]
-        sin = tl.sin(angle)[None, :]
-        turned = first * cos - second * sin
-        second = second * cos + first * sin
+        c = tl.load(cos + row * HALF + column, mask=in_half, other=0.0)[None, :]
+        s = tl.load(sin + row * HALF + column, mask=in_half, other=0.0)[None, :]
+        turned = first * c - second * s
+        second = second * c + first * s
         first = turned
     tl.store(x + at, first.to(qkv.dtype.element_ty), mask=mask)
     tl.store(x + at + HALF, second.to(qkv.dtype.element_ty), mask=mask)

@@ -117,7 +117,7 @@ class _FusedRun:
     ) -> None:
         self.config = c = config
         self.x = x
-        self.angles = angles
+        self.tables = None if angles is None else angles.tables()
         self.metadata = metadata
         self.lacking = BiasSum(c.width, x.device)
         self.prepared = metadata.attention.prepare(metadata, x.shape[0])
@@ -168,7 +168,7 @@ class _FusedRun:
         if attn.q_norm is not None and attn.k_norm is not None:
             query, key = (cast(torch.Tensor, n.weight) for n in (attn.q_norm, attn.k_norm))
             head_norm = HeadNorm(query, key, self.config.norm_eps)
-        turn_(qkv, self.angles, head_norm)
+        turn_(qkv, self.tables, head_norm)
         q, k, v = qkv.unbind(1)
         attended = self.narrow.view(q.shape)
         self.metadata.attention(q, k, v, self.metadata, self.prepared, out=attended)
