@@ -20,7 +20,7 @@ import torch.nn.functional as F
 
 from .kernels import HALF, HAS_TRITON, device_type
 from .packed_metadata import PackedAttnMetadata
-from .tile_attention import SHORT_SEGMENT, TALL, TileShape, attend_tiles, tile_shape_for
+from .tile_attention import TALL, TileShape, attend_tiles, short_segment_len, tile_shape_for
 
 AttentionBackend = Literal["auto", "tiles", "varlen", "static"]
 """Form of attention of a tower: chosen for its device, our kernel, torch's, or a block mask."""
@@ -39,7 +39,11 @@ class PackedAttention(Protocol):
 
     name: ClassVar[str]
     bakes_max_segment_len: ClassVar[bool]
-    short_segment_len: ClassVar[int | None]
+
+    @property
+    def short_segment_len(self) -> int | None:
+        """See the class."""
+        ...
 
     @property
     def tile_queries(self) -> int | None:
@@ -205,12 +209,18 @@ class TileAttention(_NothingShared):
 
     Attributes:
         shape: How the work is cut.
+        head_size: D, which decides what shape is best; None if nobody knows.
     """
 
     shape: TileShape = TALL
+    head_size: int | None = None
     name: ClassVar[str] = "tiles"
     bakes_max_segment_len: ClassVar[bool] = False
-    short_segment_len: ClassVar[int | None] = SHORT_SEGMENT
+
+    @property
+    def short_segment_len(self) -> int | None:
+        """See ``PackedAttention``."""
+        return short_segment_len(self.head_size)
 
     @property
     def tile_queries(self) -> int | None:
@@ -219,7 +229,8 @@ class TileAttention(_NothingShared):
 
     def shaped(self, num_tokens: int, longest_segment: int) -> TileAttention:
         """See ``PackedAttention``."""
-        return TileAttention(tile_shape_for(num_tokens, longest_segment))
+        shape = tile_shape_for(num_tokens, longest_segment, self.head_size)
+        return TileAttention(shape, self.head_size)
 
     def __call__(
         self,
@@ -248,6 +259,7 @@ def attention_for(
     *,
     captured: bool,
     backend: AttentionBackend = "auto",
+    head_size: int | None = None,
 ) -> PackedAttention:
     """The form to use on a device.
 
@@ -256,6 +268,7 @@ def attention_for(
         dtype: Its activations.
         captured: The call becomes part of a graph, whose layout is refreshed in place.
         backend: ``auto``, or a form by name.
+        head_size: D, if it is known.
 
     Returns:
         On CUDA in half precision our kernel, without Triton torch's flash attention; elsewhere the
@@ -279,4 +292,4 @@ def attention_for(
             f"{' and Triton' if backend == 'tiles' else ''}, this is {dtype} on {device}; use "
             "'auto'"
         )
-    return TileAttention() if backend == "tiles" else VarlenAttention()
+    return TileAttention(head_size=head_size) if backend == "tiles" else VarlenAttention()

@@ -25,9 +25,6 @@ TILE_FIELDS = 4
 """int32 values of a tile: first query row, first and last row of its segment (exclusive), unused:
 16 bytes. Rows from the first on that are not before the last are none: an idle tile."""
 
-SHORT_SEGMENT = 512
-"""Tokens up to which low tiles win. Above, tall ones read keys and values less often (H200)."""
-
 _ALIGNED = 8
 """Elements of half precision in 16 bytes."""
 
@@ -60,18 +57,35 @@ TINY, LOW, MIDDLE, TALL = (
 )
 
 
-def tile_shape_for(num_tokens: int, longest_segment: int) -> TileShape:
+def short_segment_len(head_size: int | None) -> int | None:
+    """Tokens of a segment up to which low tiles win, None where they always do (H200).
+
+    More low tiles than tall ones fit on a multiprocessor at once. Tall ones read keys and values
+    less often, which counts where heads do not end with a sector of memory, and where they are
+    large.
+
+    Args:
+        head_size: D; None if nobody knows.
+    """
+    if head_size is None or head_size >= 128:
+        return 3072
+    return 1536 if head_size % 16 else None
+
+
+def tile_shape_for(num_tokens: int, longest_segment: int, head_size: int | None) -> TileShape:
     """The shape that was fastest on an H200.
 
     Args:
         num_tokens: Of the packed batch.
         longest_segment: Most tokens of a segment.
+        head_size: D; None if nobody knows.
     """
     if num_tokens <= 64:
         return TINY
-    if num_tokens <= 1024:
+    if num_tokens <= (1024 if head_size is not None and 64 < head_size < 128 else 512):
         return MIDDLE
-    return LOW if longest_segment <= SHORT_SEGMENT else TALL
+    short = short_segment_len(head_size)
+    return LOW if short is None or longest_segment <= short else TALL
 
 
 def max_tiles(num_tokens: int, max_segments: int, queries: int) -> int:

@@ -138,8 +138,15 @@ class EncoderContract(abc.ABC):
         """Form of attention inside a graph, or outside."""
         if self.foreign_attention is not None:
             return self.foreign_attention
-        backend = self.attention_backend
-        return attention_for(self.device, self.dtype, captured=captured, backend=backend)
+        blocks = (part for part in self._module.modules() if isinstance(part, PackedBlocks))
+        sizes = (part.config.head_dim for part in blocks)
+        return attention_for(
+            self.device,
+            self.dtype,
+            captured=captured,
+            backend=self.attention_backend,
+            head_size=next(sizes, None),
+        )
 
     def make_metadata_provider(self) -> EncoderMetadataProvider[Any]:
         """Metadata of graphs; by default packed attention."""

@@ -275,9 +275,11 @@ def test_form_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- tiles in metadata ---------------------------------------------------------------------------
 
 
-def tiled(num_tokens: int, max_segments: int, longest: int) -> PackedAttnMetadata:
+def tiled(
+    num_tokens: int, max_segments: int, longest: int, size: int | None = 72
+) -> PackedAttnMetadata:
     return make_metadata(
-        TileAttention(),
+        TileAttention(head_size=size),
         num_tokens=num_tokens,
         max_segments=max_segments,
         max_segment_len=longest,
@@ -286,12 +288,32 @@ def tiled(num_tokens: int, max_segments: int, longest: int) -> PackedAttnMetadat
 
 
 @pytest.mark.parametrize(
-    ("num_tokens", "longest", "shape"),
-    [(64, 64, TINY), (65, 65, MIDDLE), (1024, 1024, MIDDLE), (1025, 512, LOW), (1025, 513, TALL)],
+    ("size", "num_tokens", "longest", "shape"),
+    [
+        (72, 64, 64, TINY),
+        (72, 65, 65, MIDDLE),
+        (72, 1024, 1024, MIDDLE),
+        (72, 1025, 1025, LOW),
+        (72, 4096, 1536, LOW),
+        (72, 1537, 1537, TALL),
+        (80, 1024, 1024, MIDDLE),
+        (80, 8192, 8192, LOW),
+        (64, 512, 512, MIDDLE),
+        (64, 513, 513, LOW),
+        (64, 8192, 8192, LOW),
+        (128, 512, 512, MIDDLE),
+        (128, 513, 513, LOW),
+        (128, 3072, 3072, LOW),
+        (128, 3073, 3073, TALL),
+        (None, 3072, 3072, LOW),
+        (None, 3073, 3073, TALL),
+    ],
 )
-def test_shape_of_a_bucket(num_tokens: int, longest: int, shape: Any) -> None:
-    metadata = tiled(num_tokens, 3, longest)
-    assert metadata.attention == TileAttention(shape)
+def test_shape_of_a_bucket(size: int | None, num_tokens: int, longest: int, shape: Any) -> None:
+    metadata = tiled(num_tokens, 3, longest, size)
+    assert metadata.attention == TileAttention(shape, size)
+    short = metadata.attention.short_segment_len
+    assert (shape is TALL) == (num_tokens > 1024 and short is not None and longest > short)
     assert metadata.tiles is not None
     assert metadata.tiles.shape == (num_tokens // shape.queries + 3, TILE_FIELDS)
 
@@ -313,7 +335,7 @@ def test_metadata_of_one_run_is_exact_and_suits_its_layout() -> None:
     for lengths, shape in (([300, 200], MIDDLE), ([500] * 4, LOW), ([3000, 1], TALL), ([8], TINY)):
         run = own.for_one_run(lengths)
         assert run is not None
-        assert run.attention == TileAttention(shape)
+        assert run.attention == TileAttention(shape, 72)
         assert run.max_segment_len == max(lengths)
         assert run.cu_seqlens.tolist() == [0, *accumulate(lengths)]
         assert run.tiles is not None
