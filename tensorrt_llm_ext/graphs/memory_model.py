@@ -40,12 +40,11 @@ class MemoryEvent(NamedTuple):
 
 
 class _Recorder(TorchDispatchMode):
-    def __init__(self, conv_scratch: bool) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.events: list[MemoryEvent] = []
         self._alive: dict[int, int] = {}
         self._count = 0
-        self._conv_scratch = conv_scratch
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -57,10 +56,6 @@ class _Recorder(TorchDispatchMode):
                 known.add(storage._cdata)
                 self._alive[storage._cdata] = self._come(storage.nbytes())
                 weakref.finalize(storage, self._go, storage._cdata)
-        if self._conv_scratch and func.overloadpacket is torch.ops.aten.convolution:
-            # cuDNN turns input and output into another layout.
-            scratch = _bytes(args[0]) + _bytes(result)
-            self.events.append(MemoryEvent(self._come(scratch), 0))
         return result
 
     def _come(self, num_bytes: int) -> int:
@@ -76,21 +71,16 @@ def _tensors(tree: Any) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
-def _bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
-def memory_events(body: Callable[[], object], *, conv_scratch: bool) -> list[MemoryEvent]:
+def memory_events(body: Callable[[], object]) -> list[MemoryEvent]:
     """Runs a function, best on fake tensors, and writes down the storages it makes.
 
     Args:
         body: The function; what it returns lives until it is done.
-        conv_scratch: Add the scratch of convolutions, which no tensor shows.
 
     Returns:
         Storages as they come and go. Those that live on do not go.
     """
-    with _Recorder(conv_scratch) as recorder:
+    with _Recorder() as recorder:
         result = body()
         del result
     return list(recorder.events)

@@ -7,20 +7,18 @@ CUDA is an estimate:
 
 * the graphs' pool: the captured region runs on fake tensors at its largest bucket, and a model of
   torch's allocator serves the intermediates in their order (``memory_model``); smaller buckets
-  reuse that memory. Convolutions are given scratch of the size of their input and output.
+  reuse that memory. Convolutions are taken to need no scratch, as those with channels last do.
 * the arenas: the same allocator, after the tower's weights, whose segments have room left.
 * the driver's side of a graph: ``GRAPH_BYTES`` each. It is kept for the next graphs when one goes,
   so a later capture of the same process takes less than is said here.
 
 Fitted to an H200 (torch 2.11, bf16, driver's count): ``GRAPH_BYTES``, from what the first captures
 of a process took beyond later ones or beyond pool and arenas (Qwen3-VL-8B, 80 graphs: 124 MiB;
-Qwen3-VL-2B, 48 graphs: 74 MiB), and the scratch of convolutions, from a single measurement (8
-chunks of the Qwen3-Omni audio tower). It has to be
-confirmed on a GPU whenever device, torch, the towers or the allocator's settings
-(``PYTORCH_CUDA_ALLOC_CONF``) change: tests/gpu/test_plan_gpu.py holds it against what captures
-take. Not in it: what libraries load once for the process (kernels, 32 MiB of cuBLAS workspace for a
-stream), which is not the graphs' memory either; and the choice of attention kernel for fp32 on
-CUDA, which is not modelled.
+Qwen3-VL-2B, 48 graphs: 74 MiB). It has to be confirmed on a GPU whenever device, torch, the towers
+or the allocator's settings (``PYTORCH_CUDA_ALLOC_CONF``) change: tests/gpu/test_plan_gpu.py holds
+it against what captures take. Not in it: what libraries load once for the process (kernels, 32 MiB
+of cuBLAS workspace for a stream), which is not the graphs' memory either; and the choice of
+attention kernel for fp32 on CUDA, which is not modelled.
 """
 
 from __future__ import annotations
@@ -187,7 +185,7 @@ def plan_towers(
         with running_as_on(device):
             tower.configure_encoder_cuda_graph(config, max_num_tokens)
             buckets = tower.planned_buckets()
-            traced = _trace(tower, buckets[-1], device)
+            traced = _trace(tower, buckets[-1])
             attention = tower.attention(captured=True).name
         arena = pool = graphs = 0
         if device.type == "cuda":
@@ -213,13 +211,14 @@ def plan_towers(
     return plans
 
 
-def _trace(tower: PlannableTower, bucket: Bucket, device: torch.device) -> _Traced:
+def _trace(tower: PlannableTower, bucket: Bucket) -> _Traced:
     # Computed tables are real tensors. Fake tensors say they are on the CPU: those on CUDA need a
     # torch that was built for it.
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         for module in tower.modules():
             for name, parameter in module.named_parameters(recurse=False):
-                fake = torch.empty(parameter.shape, dtype=parameter.dtype, device=_CPU)
+                shape, strides = parameter.shape, parameter.stride()
+                fake = torch.empty_strided(shape, strides, dtype=parameter.dtype, device=_CPU)
                 setattr(module, name, nn.Parameter(fake, requires_grad=False))
         adapter = tower.make_io_adapter()
         inputs = adapter.allocate_inputs(bucket.num_tokens, _CPU)
@@ -229,10 +228,7 @@ def _trace(tower: PlannableTower, bucket: Bucket, device: torch.device) -> _Trac
         slots = adapter.num_segment_slots(bucket)
         metadata = tower.make_metadata_provider().build(bucket, slots)
         views = adapter.view_inputs(inputs, bucket)
-        events = memory_events(
-            lambda: run_encoder(tower.run_region, views, metadata),
-            conv_scratch=device.type == "cuda",
-        )
+        events = memory_events(lambda: run_encoder(tower.run_region, views, metadata))
     return _Traced(arenas, events)
 
 

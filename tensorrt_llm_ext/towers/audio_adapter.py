@@ -21,7 +21,8 @@ from ..graphs.cache import BoundedLRU
 from ..graphs.layout import EncoderItem, SegmentRun
 from ..graphs.staging import Placement
 
-_SMALL_BUCKETS = (1, 2, 4, 6, 8)  # chunks
+_SMALL_BUCKETS = (1, 2, 4, 6, 8, 10, 12, 15, 18, 22, 26, 30)
+"""Chunks; 30 of a second each are what many clients cut a recording into."""
 _CACHED_MASKS = 64
 
 

@@ -14,13 +14,14 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict, PositiveInt
 from torch import nn
 
 from ..graphs.adapter import Tensors
 from ..graphs.layout import EncoderItem
 from ..ops.activation import activate_
+from ..ops.convolution import convolve, convolve_plane, convolve_to_columns
+from ..ops.kernels import has_kernels
 from ..ops.norm import apply_norm
 from ..ops.packed_metadata import PackedAttnMetadata
 from .audio_adapter import ChunkedAudioIOAdapter, ChunkGeometry, halved
@@ -124,6 +125,14 @@ class Qwen3AudioTower(MultimodalEncoderMixin, nn.Module):
             },
         )
 
+    @torch.no_grad()
+    def lay_out_weights(self, device: torch.device | None = None) -> None:
+        """See the mixin; channels of convolutions come last in memory."""
+        super().lay_out_weights(device)
+        if has_kernels(device or self.device, self.dtype):
+            for conv in (self.conv2d2, self.conv2d3):
+                conv.weight.data = conv.weight.contiguous(memory_format=torch.channels_last)
+
     def make_io_adapter(self) -> ChunkedAudioIOAdapter:
         """See the mixin."""
         attention = self.attention(captured=True)
@@ -164,7 +173,8 @@ class Qwen3AudioTower(MultimodalEncoderMixin, nn.Module):
         names = ("features", "keep_half", "keep_quarter")
         slices = zip(*(inputs[name].split(_CONV_SLICE) for name in names), strict=True)
         x = torch.cat([self._convolve(*part) for part in slices])  # [N, 13, C]
-        x = (x + self.positions.on(x.device).to(x.dtype)).flatten(0, 1)  # [T, C]
+        x += self.positions.on(x.device).to(x.dtype)
+        x = x.flatten(0, 1)  # [T, C]
         (x,) = self.blocks.run(x, None, metadata, fused=self.fused_layers)
         x = self.proj1(apply_norm(self.ln_post, x))
         x = activate_(x, self.config.activation_function)
@@ -178,10 +188,12 @@ class Qwen3AudioTower(MultimodalEncoderMixin, nn.Module):
         The masks clear the columns that only padding has reached: their bias would leak into the
         last real column of the next convolution.
         """
-        x = F.gelu(self.conv2d1(features.unsqueeze(1))) * keep_half[:, None, None, :]
-        x = F.gelu(self.conv2d2(x)) * keep_quarter[:, None, None, :]
-        x = F.gelu(self.conv2d3(x))  # [N, channels, mel / 8, 13]
-        return cast(torch.Tensor, self.conv_out(x.permute(0, 3, 1, 2).flatten(2)))
+        convs = (self.conv2d1, self.conv2d2, self.conv2d3)
+        first, second, third = ((c.weight, cast(torch.Tensor, c.bias)) for c in convs)
+        x = convolve_plane(features, *first, keep_half)
+        x = convolve(x, *second, keep_quarter)
+        x = convolve_to_columns(x, *third)  # [N, 13, channels, mel / 8]
+        return cast(torch.Tensor, self.conv_out(x.flatten(2)))
 
     def make_output(self, item: EncoderItem, tensors: Tensors) -> ItemOutput:
         """See the class."""

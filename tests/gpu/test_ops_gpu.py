@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tensorrt_llm_ext.ops import activation, kernels, norm, rope, taps
+from tensorrt_llm_ext.ops import activation, convolution, kernels, norm, rope, taps
 from tensorrt_llm_ext.ops.attention import SegmentAttention, TileAttention
 from tensorrt_llm_ext.ops.packed_metadata import make_metadata
 from tensorrt_llm_ext.ops.tile_attention import LOW, MIDDLE, TALL, TINY
@@ -71,7 +71,8 @@ def test_turn(dtype: torch.dtype, size: int, normed: bool, turned: bool, monkeyp
     angles = rope.AxialAngles(positions, frequencies) if turned else None
 
     def call(qkv: Any, query: Any, key: Any) -> torch.Tensor:
-        rope.turn_(qkv, angles, rope.HeadNorm(query, key, 1e-6) if normed else None)
+        weights = rope.HeadNorm(query, key, 1e-6) if normed else None
+        rope.turn_(qkv, None if angles is None else angles.tables(), weights)
         return qkv
 
     tensors = {
@@ -91,6 +92,42 @@ def test_activations(dtype: torch.dtype, kind: str, monkeypatch: Any) -> None:
         assert_like_reference(
             lambda x, limit=limit: activation.gate_(x, kind, limit), x, monkeypatch
         )
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("count", [1, 3])
+def test_convolutions(dtype: torch.dtype, count: int, monkeypatch: Any) -> None:
+    """As many roundings as there are results: the middle ones are rounded here too."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    keep = torch.ones(count, 25, device=CUDA)
+    keep[0, 20:] = 0
+
+    def first(x: Any, weight: Any, bias: Any) -> torch.Tensor:
+        kept = torch.ones(count, 50, dtype=x.dtype, device=CUDA)
+        return convolution.convolve_plane(x, weight, bias, kept)
+
+    def second(x: Any, weight: Any, bias: Any) -> torch.Tensor:
+        return convolution.convolve(x, weight, bias, keep.to(x.dtype))
+
+    channels = 480
+    bias = torch.randn(channels, device=CUDA).to(dtype)
+    plane = {
+        "x": torch.randn(count, 128, 100, device=CUDA).to(dtype),
+        "weight": (0.3 * torch.randn(channels, 1, 3, 3, device=CUDA)).to(dtype),
+        "bias": bias,
+    }
+    assert_like_reference(first, plane, monkeypatch)
+    wide = {
+        "x": torch.randn(count, 64, 50, channels, device=CUDA).to(dtype),
+        "weight": (0.02 * torch.randn(channels, channels, 3, 3, device=CUDA)).to(dtype),
+        "bias": bias,
+    }
+    # cuDNN rounds before the activation.
+    for call in (second, convolution.convolve_to_columns):
+        exact = call(**{name: tensor.float() for name, tensor in wide.items()})
+        got = call(**wide)
+        assert got.shape == exact.shape
+        assert relative(got, exact) < 2 * relative(exact.to(dtype), exact)
 
 
 @pytest.mark.parametrize("dtype", HALF)

@@ -21,9 +21,9 @@ KIB = 1 << 10
 MIB = 1 << 20
 
 
-def events_of(body, *, conv_scratch: bool = False) -> list[MemoryEvent]:
+def events_of(body) -> list[MemoryEvent]:
     with FakeTensorMode():
-        return memory_events(body, conv_scratch=conv_scratch)
+        return memory_events(body)
 
 
 def make(kib: float) -> torch.Tensor:
@@ -61,7 +61,7 @@ def test_what_was_there_before_is_not_counted() -> None:
     with FakeTensorMode():
         given = make(64)
         out = make(64)
-        events = memory_events(lambda: out.copy_(given + 1), conv_scratch=False)
+        events = memory_events(lambda: out.copy_(given + 1))
     assert events == [(1, 64 * KIB), (1, 0)]
 
 
@@ -82,20 +82,8 @@ def test_two_results_on_one_storage_come_once() -> None:
 
     library.impl("twins", twins, "CPU")
     given = make(4)
-    events = memory_events(lambda: torch.ops.memory_model_test.twins(given), conv_scratch=False)
+    events = memory_events(lambda: torch.ops.memory_model_test.twins(given))
     assert events == [(1, 4 * KIB), (1, 0)]
-
-
-@pytest.mark.parametrize("scratch", [True, False])
-def test_scratch_of_convolutions(scratch: bool) -> None:
-    with FakeTensorMode():
-        x, weight = torch.zeros(1, 2, 8, 8), torch.zeros(4, 2, 3, 3)
-        events = memory_events(
-            lambda: torch.nn.functional.conv2d(x, weight, padding=1), conv_scratch=scratch
-        )
-    sizes = [n for _, n in events if n]
-    assert sizes == [4 * 64 * 4] + [(2 * 64 + 4 * 64) * 4] * scratch
-    assert peak_bytes(events) == sum(sizes)
 
 
 # ---- the allocator ---------------------------------------------------------------------------

@@ -4,14 +4,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 from tensorrt_llm_ext import MultimodalConfig
-from tensorrt_llm_ext.graphs.memory_model import MemoryEvent, memory_events, peak_bytes
+from tensorrt_llm_ext.graphs.memory_model import memory_events, peak_bytes
 from tensorrt_llm_ext.graphs.plan import (
     GRAPH_BYTES,
     EncoderPlan,
@@ -57,21 +56,6 @@ def test_nothing_is_planned_where_nothing_is_configured() -> None:
     assert "No encoder graphs are configured" in nothing.render()
 
 
-@pytest.mark.parametrize("device", [CPU, CUDA])
-def test_scratch_of_convolutions_is_that_of_a_gpu(
-    device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = []
-
-    def noted(body: Callable[[], object], *, conv_scratch: bool) -> list[MemoryEvent]:
-        asked.append(conv_scratch)
-        return memory_events(body, conv_scratch=conv_scratch)
-
-    monkeypatch.setattr("tensorrt_llm_ext.graphs.plan.memory_events", noted)
-    plan(device)
-    assert asked == [device == CUDA]
-
-
 def test_weights_leave_room_in_their_segments_by_their_bytes() -> None:
     weights: Any = torch.nn.Linear(1024, 1200, bias=False)  # 4.7 of 20 MiB
     assert _beside_weights(weights, [12 * MIB]) == 0
@@ -86,7 +70,7 @@ def test_intermediates_are_those_of_a_real_run() -> None:
     metadata = tower.make_metadata_provider().build(bucket, adapter.num_segment_slots(bucket))
     inputs = adapter.allocate_inputs(bucket.num_tokens, CPU)
     with torch.no_grad():
-        events = memory_events(lambda: tower.encoder_forward(inputs, metadata), conv_scratch=False)
+        events = memory_events(lambda: tower.encoder_forward(inputs, metadata))
     assert plan(budget=256, max_batch_size=8).activation_bytes == peak_bytes(events)
     assert peak_bytes(events) > 256**2  # the mask alone is bool [T, T]
 

@@ -12,7 +12,16 @@ import numpy as np
 import pytest
 import torch
 
-from tensorrt_llm_ext.ops import activation, kernels, linear, norm, rope, taps, tile_attention
+from tensorrt_llm_ext.ops import (
+    activation,
+    convolution,
+    kernels,
+    linear,
+    norm,
+    rope,
+    taps,
+    tile_attention,
+)
 from tensorrt_llm_ext.ops.attention import SegmentAttention
 from tensorrt_llm_ext.ops.packed_metadata import make_metadata
 from tensorrt_llm_ext.ops.tile_attention import LOW, MIDDLE, TALL, TILE_FIELDS, TINY, list_tiles
@@ -37,7 +46,7 @@ def both(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
             launched.append(args[0])
             launch(*args, **options)
 
-        for module in (activation, norm, rope, taps):
+        for module in (activation, convolution, norm, rope, taps):
             monkeypatch.setattr(module, "has_kernels", lambda *where: True)
             monkeypatch.setattr(module, "launch", spy)
         found = call()
@@ -156,13 +165,28 @@ def test_turn(both: Any, heads: int, size: int, normed: bool, turned: bool) -> N
 
     def call() -> torch.Tensor:
         out = qkv.clone()
-        rope.turn_(out, angles, weights)
+        rope.turn_(out, None if angles is None else angles.tables(), weights)
         return out
 
     reference, found = both(call)
     assert worst((reference, found)) < 4e-6
     assert torch.equal(found[:, 2], qkv[:, 2])
     assert not torch.equal(found[:, :2], qkv[:, :2])
+
+
+def test_more_pairs_than_a_program_turns(both: Any) -> None:
+    """36 pairs a head in groups of 4: 40 tokens of 2 x 3 heads are 2160 groups, 8.4 programs."""
+    angles = rope.AxialAngles(torch.randint(0, 60, (40, 2), dtype=torch.int32), torch.rand(18))
+    qkv, tables = torch.randn(40, 3, 3, 72), angles.tables()
+
+    def call() -> torch.Tensor:
+        out = qkv.clone()
+        rope.turn_(out, tables, None)
+        return out
+
+    reference, found = both(call)
+    assert worst((reference, found)) < 4e-6
+    assert torch.equal(found[:, 2], qkv[:, 2])
 
 
 def test_nothing_to_turn() -> None:
@@ -189,6 +213,45 @@ def test_activations(both: Any, kind: str, how: str) -> None:
         gate, up = x.chunk(2, dim=-1)
         exact = activation.ACTIVATIONS[kind](gate.clamp(max=1.5)) * up.clamp(-1.5, 1.5)
         assert worst((found, exact)) < 2e-5
+
+
+def test_gelu_where_it_ends(both: Any) -> None:
+    """Exact enough for a rounding to half precision from one end of its slope to the other."""
+    x = torch.linspace(-12, 12, 4096)[None]
+    _, found = both(lambda: activation.activate_(x.clone(), "gelu"))
+    assert worst((found, torch.nn.functional.gelu(x.double()))) < 5e-7
+
+
+@pytest.mark.parametrize(("height", "width", "channels"), [(6, 10, 5), (7, 5, 70), (1, 1, 3)])
+def test_convolution_of_a_plane(both: Any, height: int, width: int, channels: int) -> None:
+    x, keep = torch.randn(3, height, width), torch.ones(3, -(-width // 2))
+    keep[1, -1] = 0
+    weight, bias = torch.randn(channels, 1, 3, 3), torch.randn(channels)
+    reference, found = both(lambda: convolution.convolve_plane(x, weight, bias, keep))
+    assert worst((reference, found)) < 4e-6
+    exact = torch.nn.functional.gelu(torch.nn.functional.conv2d(x[:, None], weight, bias, 2, 1))
+    assert worst((found.permute(0, 3, 1, 2), exact * keep[:, None, None])) < 4e-6
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize(("height", "width"), [(6, 10), (7, 5)])
+def test_convolution(both: Any, height: int, width: int, last: bool) -> None:
+    x, keep = torch.randn(3, height, width, 4), torch.ones(3, -(-width // 2))
+    keep[1, -1] = 0
+    weight, bias = torch.randn(90, 4, 3, 3), torch.randn(90)
+
+    def call() -> torch.Tensor:
+        if last:
+            return convolution.convolve_to_columns(x, weight, bias)
+        return convolution.convolve(x, weight, bias, keep)
+
+    reference, found = both(call)
+    assert worst((reference, found)) < 4e-6
+    exact = torch.nn.functional.conv2d(x.permute(0, 3, 1, 2), weight, bias, 2, 1)
+    exact = torch.nn.functional.gelu(exact)  # [N, C, H', W']
+    exact = exact.permute(0, 3, 1, 2) if last else (exact * keep[:, None, None]).permute(0, 2, 3, 1)
+    assert found.is_contiguous()
+    assert worst((found, exact)) < 4e-5
 
 
 def test_taps(both: Any) -> None:

@@ -342,7 +342,7 @@ def ladder(tower: Any, chunks: int, budget: int = 1 << 20) -> list[int]:
 def test_ladder(tower: Any) -> None:
     assert ladder(tower, 1) == [1]
     assert ladder(tower, 7) == [1, 2, 4, 6, 7]
-    assert ladder(tower, 32) == [1, 2, 4, 6, 8, 10, 12, 15, 18, 22, 27, 32]
+    assert ladder(tower, 64) == [1, 2, 4, 6, 8, 10, 12, 15, 18, 22, 26, 30, 37, 46, 57, 64]
     for top in range(1, 300):
         sizes = ladder(tower, top)
         assert sizes[-1] == top
