@@ -31,7 +31,7 @@ from .layout import AttentionLayout
 logger = logging.getLogger(__name__)
 
 CACHE_VARIABLE = "TRTLLM_EXT_CACHE_DIR"
-TIMED_RUNS = 5  # one is enough where timings decide nothing; the first uploads the graph
+TIMED_RUNS = 5  # one is enough where timings decide nothing
 _CLEARLY = 2.0
 _EQUAL = 1.05
 WORTH_CHANGING = 0.99
