@@ -285,3 +285,25 @@ def test_owner_binds_captures_and_is_told_of_the_last_graph(fake_cuda):
 
 def test_backend_without_an_owner(fake_cuda):
     backends.CudaGraphBackend(torch.device("cpu")).capture(lambda: None, warmup_steps=0).reset()
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "repeats", "calls", "median"),
+    [
+        ([3, 1, 2, 1, 2], 5, 5, 1.5),  # the first is left out
+        ([3, 6, 4, 1, 1], 5, 3, 5),  # 13 ms are enough
+        ([30, 20, 1, 1, 1], 5, 2, 20),  # two at least, or the first would be all there is
+        ([30, 1, 1, 1, 1], 1, 1, 30),
+    ],
+)
+def test_first_launch_is_left_out_of_a_time(
+    fake_cuda, monkeypatch, milliseconds, repeats, calls, median
+):
+    now = [8.0]
+    left = iter(milliseconds)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(backends.time, "perf_counter", lambda: now[-1])
+    backend = backends.CudaGraphBackend(torch.device("cpu"))
+    ms = backend.time_ms(lambda: now.append(now[-1] + next(left) / 1e3), repeats=repeats)
+    assert ms == pytest.approx(median)
+    assert len(now) == 1 + calls
