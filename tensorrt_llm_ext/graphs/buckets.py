@@ -12,6 +12,7 @@ _FINE_LIMIT = 512
 _STEPS_PER_OCTAVE = 8  # above it; bounds the padding at 1/8 of the real tokens
 _FEW_SEGMENTS = 8
 _FEWEST_SEGMENTS = 4
+_EVEN_SEGMENT = 512  # tokens
 SLACK_SEGMENTS = 4
 """Pieces that the slack of a bucket is cut into, at most."""
 
@@ -76,12 +77,14 @@ class Bucket(NamedTuple):
 
     @property
     def even_segments(self) -> tuple[int, ...]:
-        """Lengths that fill it evenly, but for a rest: as few as it can hold, but four.
+        """Lengths that fill it evenly, but for a rest: four, or more that are not long.
 
-        Attention within one segment takes four times as long, and adds nothing to what a timing
-        says (``costs``); tiny segments waste its time.
+        Attention within one long segment takes a multiple of the time and adds nothing to what a
+        timing says: what it takes is left out of the costs, which can be done the better the less
+        it is (``costs``). Tiny segments waste its time.
         """
-        few = max(_FEWEST_SEGMENTS, -(-self.num_tokens // self.longest_segment))
+        longest = min(self.longest_segment, _EVEN_SEGMENT)
+        few = max(_FEWEST_SEGMENTS, -(-self.num_tokens // longest))
         few = min(few, self.max_segments, self.num_tokens)
         size = min(self.longest_segment, self.num_tokens // few)
         return (size,) * min(self.max_segments, self.num_tokens // size)
