@@ -109,16 +109,16 @@ def true_ms(lengths: Sequence[int], padding: int = 0) -> float:
     return 0.5 + (sum(lengths) + padding) * MS_PER_TOKEN + pairs * NS_PER_PAIR / 1e6
 
 
-def twins(tokens: int) -> list[BucketReport]:
+def twins(tokens: int, max_segments: int = 64) -> list[BucketReport]:
     """A size in both shapes, timed as a capture would."""
     lines = []
     for bound in (512, tokens):
-        bucket = Bucket(tokens, 64, bound)
+        bucket = Bucket(tokens, max_segments, bound)
         ms = true_ms(bucket.even_segments)
         lines.append(
             BucketReport(
                 num_tokens=tokens,
-                max_segments=64,
+                max_segments=max_segments,
                 max_segment_len=bound,
                 replay_ms=ms,
                 eager_ms=ms + 0.2,
@@ -132,13 +132,13 @@ def twins(tokens: int) -> list[BucketReport]:
 SIZES = (2048, 2560, 4096, 6656, 10240, 16384)
 
 
-def measured(attention_ns: float = NS_PER_PAIR) -> TowerReport:
+def measured(attention_ns: float = NS_PER_PAIR, max_segments: int = 64) -> TowerReport:
     return TowerReport(
         modality="image",
         status="captured",
         accelerated=True,
         attention_ns=attention_ns,
-        buckets=[line for tokens in SIZES for line in twins(tokens)],
+        buckets=[line for tokens in SIZES for line in twins(tokens, max_segments)],
     )
 
 
@@ -176,7 +176,9 @@ def test_middling_segments_go_together(lengths):
 
 
 def test_without_it_they_would_not():
-    assert len(planned([2500] * 4, measured(attention_ns=0.0))) > 1
+    """Buckets for few segments are timed with long ones: there is nothing else to fill them."""
+    assert planned([2500] * 4, measured(max_segments=4)) == [10240]
+    assert len(planned([2500] * 4, measured(attention_ns=0.0, max_segments=4))) > 1
 
 
 def test_a_twin_for_long_segments_is_never_the_cheaper_one():
