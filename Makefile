@@ -6,6 +6,7 @@
 #   make test-gpu      the tests that need a CUDA GPU
 #   make test-latest   the test suite with the newest transformers, in an environment of its own
 #   make bench         measure the encoders, write benchmarks/results/, refresh README and page
+#   make bench-startup what capturing both encoders of Qwen3-Omni takes: seconds and memory
 #   make bench-serving graphs off against on through HTTP, write benchmarks/results/serving_*.json
 #   make soak          five minutes of mixed traffic against a real server (CI: half a minute)
 #   make test-aiperf   AIPerf against the embedded server, in an environment of its own
@@ -45,7 +46,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .ONESHELL:
-.PHONY: demo test test-gpu test-latest test-aiperf fuzz-api soak mutation bench bench-serving schema\
+.PHONY: demo test test-gpu test-latest test-aiperf fuzz-api soak mutation bench bench-startup bench-serving schema\
     manifest lint checks clean help
 
 # With an installed torch in sight its version is taken as it is, all other pins stay.
@@ -103,6 +104,10 @@ demo: $(DEMO_ENV) $(if $(filter build/tiny_qwen3_vl,$(MODEL)),build/tiny_qwen3_v
 
 bench: $(DEV_ENV)
 	$(PY) benchmarks/encoder.py $(BENCH_FLAGS)
+	$(PY) scripts/render_results.py
+
+bench-startup: $(DEV_ENV)
+	$(PY) benchmarks/startup.py $(BENCH_FLAGS)
 	$(PY) scripts/render_results.py
 
 bench-serving: $(DEV_ENV)

@@ -119,7 +119,9 @@ class Subject:
 
     # ---- capture -----------------------------------------------------------------------------
 
-    def capture(self, arm: str, *, again: bool = False) -> dict[str, Any]:
+    def capture(
+        self, arm: str, *, again: bool = False, budget: Budget | None = None
+    ) -> dict[str, Any]:
         """Captures a tower's ladder.
 
         Args:
@@ -127,13 +129,14 @@ class Subject:
                 it is what a captured graph alone gives.
             again: Capture once more, with kernels compiled and forms chosen: that is what a later
                 start takes, and what is reported.
+            budget: Of the ladder; by default ``budget()``.
 
         Returns:
             Seconds of the first capture and of the reported one, and what both together left on
             the device by its driver's count.
         """
         tower = self.ours if arm == "ours" else self.plain
-        budget = self.budget()
+        budget = budget or self.budget()
         entry: dict[str, Any] = budget._asdict()
         if arm == "plain":
             entry["prune_slower_than_eager"] = False

@@ -69,15 +69,22 @@ def head_of(
         "tower": tower,
         "title": f"{TITLES[tower]}, {'bf16' if on_cuda else 'fp32'}, random weights, inputs on the "
         "device, median time of a whole encode",
-        "device": torch.cuda.get_device_name(device) if on_cuda else "cpu",
+        **facts_of(device, commit),
+        "options": options,
+        "arms": ARMS,
+        "floor": {"tflops": FLOPS_PER_US / 1e6, "tb_per_s": BYTES_PER_US / 1e6},
+    }
+
+
+def facts_of(device: torch.device, commit: str) -> dict[str, Any]:
+    """Device, versions, commit and date."""
+    return {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "triton": _triton_version(),
         "commit": commit,
         "date": datetime.date.today().isoformat(),
-        "options": options,
-        "arms": ARMS,
-        "floor": {"tflops": FLOPS_PER_US / 1e6, "tb_per_s": BYTES_PER_US / 1e6},
     }
 
 

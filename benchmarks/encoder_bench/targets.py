@@ -60,7 +60,7 @@ def evaluate(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     found += _of_host(tower, result.get("host", ()))
     for case, bound in PROVISIONAL_US.get(tower, {}).items():
         took = cases.get(case, {}).get("ours", {}).get("median_us")
-        found.append({**_limit(f"{case}: ours", bound, took, "us"), "provisional": True})
+        found.append({**limit(f"{case}: ours", bound, took, "us"), "provisional": True})
     return found
 
 
@@ -76,7 +76,7 @@ def _of_sweep(points: Iterable[Mapping[str, Any]]) -> Iterable[dict[str, Any]]:
     if points:
         ratios = [p["ratio"] for p in points if p["ratio"] is not None]
         worst = max(ratios) if len(ratios) == len(points) else None
-        yield _limit(
+        yield limit(
             f"slowest of {len(points)} batches of the sweep: time of ours over its own eager time",
             SWEEP_RATIO,
             worst,
@@ -87,12 +87,12 @@ def _of_sweep(points: Iterable[Mapping[str, Any]]) -> Iterable[dict[str, Any]]:
 def _of_capture(tower: str, capture: Mapping[str, Any] | None) -> Iterable[dict[str, Any]]:
     found = capture or {}
     if tower in LADDER_MIB:
-        yield _limit(
+        yield limit(
             "graphs by the driver's count", LADDER_MIB[tower], found.get("driver_mib"), "MiB"
         )
     if tower in CAPTURE_SECONDS:
         seconds = found.get("captures_seconds")
-        yield _limit("capture itself", CAPTURE_SECONDS[tower], seconds, "s")
+        yield limit("capture itself", CAPTURE_SECONDS[tower], seconds, "s")
 
 
 def _of_host(tower: str, entries: Iterable[Mapping[str, Any]]) -> Iterable[dict[str, Any]]:
@@ -101,7 +101,7 @@ def _of_host(tower: str, entries: Iterable[Mapping[str, Any]]) -> Iterable[dict[
         for (layout, items), bound in HOST_US.items():
             took = by_kind.get((layout, items), {}).get("beyond_launch_us")
             name = f"host time of a {layout} layout of {items} items beyond the graph launch"
-            yield _limit(name, bound, took, "us")
+            yield limit(name, bound, took, "us")
 
 
 def _target(words: str, bound: float, measured: float | None) -> dict[str, Any]:
@@ -115,6 +115,7 @@ def _target(words: str, bound: float, measured: float | None) -> dict[str, Any]:
     }
 
 
-def _limit(words: str, bound: float, measured: float | None, unit: str) -> dict[str, Any]:
+def limit(words: str, bound: float, measured: float | None, unit: str) -> dict[str, Any]:
+    """A target that a measurement must not exceed, in the form of ``evaluate``."""
     passed = None if measured is None else measured <= bound
     return {"target": words, "at_most": bound, "unit": unit, "measured": measured, "passed": passed}
