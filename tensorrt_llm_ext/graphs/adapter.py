@@ -217,7 +217,7 @@ class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
 
     Two kinds of inputs: rows that come with the items (pixels), and the *layout*: per-token
     integers and floats that depend on the item's geometry alone (positions, interpolation taps).
-    The layout is built on the host with numpy, kept on the device per geometry, and lives in one
+    The layout is built with numpy and kept on the host per geometry; on the device it lives in one
     int32 arena (floats as their bits), so that a step needs one copy of it.
     """
 

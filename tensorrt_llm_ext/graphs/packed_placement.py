@@ -1,16 +1,17 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
 # SPDX-License-Identifier: Apache-2.0
-"""Staging of packed inputs: rows that come with the items, and layouts kept on the device."""
+"""Staging of packed inputs: rows that come with the items, and layouts that the host builds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 
+from ..ops.host_copy import copy_from_host
 from .cache import BoundedLRU
 from .layout import EncoderItem
 from .staging import Placement
@@ -40,22 +41,21 @@ class LayoutPart(NamedTuple):
 
 
 class LayoutParts:
-    """Layout rows of parts of items, built on the host, kept on the device they were used on."""
+    """Layout rows of parts of items, as the host built them."""
 
     def __init__(self, specs: Mapping[str, EncoderGraphTensorSpec], build: BuildLayout) -> None:
         """Takes the layout inputs, one axis of 4-byte elements each, and what makes them."""
         self._specs = specs
         self._build = build
-        self._kept: BoundedLRU[torch.Tensor] = BoundedLRU(
-            LAYOUT_CACHE_BYTES, lambda t: t.numel() * t.element_size()
+        self._kept: BoundedLRU[np.ndarray] = BoundedLRU(
+            LAYOUT_CACHE_BYTES, lambda rows: rows.nbytes
         )
 
-    def rows(self, parts: Sequence[LayoutPart], device: torch.device) -> list[torch.Tensor]:
+    def rows(self, parts: Sequence[LayoutPart]) -> list[np.ndarray]:
         """Layout inputs of parts, side by side.
 
         Args:
             parts: The parts.
-            device: Where they are to be.
 
         Returns:
             For each, int32 [tokens, widths of all layout inputs], floats as their bits.
@@ -63,34 +63,7 @@ class LayoutParts:
         Raises:
             ValueError: What was built does not fit the specs.
         """
-        new = [part for part in dict.fromkeys(parts) if (device, part) not in self._kept]
-        made = dict(zip(new, self._upload(new, device), strict=True))
-
-        def kept(part: LayoutPart) -> torch.Tensor:
-            def make() -> torch.Tensor:
-                return made[part] if part in made else self._upload([part], device)[0]
-
-            return self._kept.get((device, part), make)
-
-        rows = [kept(part) for part in parts]
-        if device.type == "cuda":
-            # The cache may drop one while this stream, not the one that made it, still reads.
-            stream = torch.cuda.current_stream(device)
-            for tensor in rows:
-                tensor.record_stream(stream)
-        return rows
-
-    def _upload(self, parts: Sequence[LayoutPart], device: torch.device) -> list[torch.Tensor]:
-        packed = [self._packed(part) for part in parts]
-        if device.type != "cuda":
-            return [torch.from_numpy(rows) for rows in packed]
-        if not packed:
-            return []
-        # One copy, from pinned memory, so that it neither blocks nor counts as a synchronisation;
-        # then each on its own, so that the cache can drop it.
-        joined = torch.from_numpy(np.concatenate(packed)).pin_memory()
-        joined = joined.to(device, non_blocking=True)
-        return [rows.clone() for rows in joined.split([len(rows) for rows in packed])]
+        return [self._kept.get(part, partial(self._packed, part)) for part in parts]
 
     def _packed(self, part: LayoutPart) -> np.ndarray:
         layout, first_segment, num_segments, num_tokens = part
@@ -231,7 +204,7 @@ class PackedPlacement(Placement):
             copy.clear_gaps()
         target = self._layout_rows
         if target.shape[1]:
-            torch.cat(self._known.rows(self._parts, target.device), out=target)
+            copy_from_host(self._known.rows(self._parts), target)
 
     def write_rows(self, items: Sequence[EncoderItem]) -> None:
         """See the base class."""

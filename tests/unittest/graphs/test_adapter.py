@@ -338,7 +338,7 @@ def test_rows_are_staged_by_one_call(picked, change, names):
     with Writes() as rows:
         placement.write_rows(items)
     assert rows.names == names
-    assert layout.names == ["cat"]
+    assert layout.names == ["copy_"]
     want = torch.cat([items[i].rows["x"][4 * a : 4 * (a + n)] for i, a, n in picked])
     torch.testing.assert_close(inputs["x"][: len(want)], want.float(), rtol=0, atol=0)
 
