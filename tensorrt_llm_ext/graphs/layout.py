@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -48,8 +48,7 @@ class EncoderItem:
         return sum(self.segment_lengths)
 
 
-@dataclass(frozen=True)
-class SegmentRun:
+class SegmentRun(NamedTuple):
     """Consecutive segments of one item, side by side in a step.
 
     Attributes:
