@@ -119,6 +119,7 @@ class RowCopy:
         """
         self._name = name
         self._static = static
+        self._end = spec.rows(num_tokens)
         # Item, first row, rows and their shape.
         self._sources: list[tuple[int, int, int, tuple[int, ...]]] = []
         self._places: list[tuple[int, int]] = []
@@ -131,10 +132,12 @@ class RowCopy:
             end = start + rows
             self._sources.append((item, item_token // each, rows, (rows, *spec.shape)))
             self._places.append((start, end))
-        last = spec.rows(num_tokens)
-        if last > end:
-            self.gaps.append((end, last))
-        self._joined = None if self.gaps else static[:last]
+        if self._end > end:
+            self.gaps.append((end, self._end))
+
+    @cached_property
+    def _joined(self) -> torch.Tensor:
+        return self._static[: self._end]
 
     @cached_property
     def _targets(self) -> list[torch.Tensor]:
@@ -147,7 +150,7 @@ class RowCopy:
 
     def copy(self, items: Sequence[EncoderItem]) -> None:
         """Copies the rows of the items, in one call; from pinned memory straight to their place."""
-        name, sources, alike = self._name, [], self._joined is not None
+        name, sources, alike = self._name, [], not self.gaps
         dtype, device = self._static.dtype, self._static.get_device()
         for item, at, rows, shape in self._sources:
             source = items[item].rows[name]

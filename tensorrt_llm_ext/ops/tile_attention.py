@@ -103,17 +103,17 @@ def list_tiles(segment_lengths: Sequence[int], queries: int) -> np.ndarray:
     Returns:
         int32 [N, TILE_FIELDS].
     """
-    lengths = np.asarray(segment_lengths, dtype=np.int64)
-    ends = np.cumsum(lengths)
-    order = np.argsort(-lengths, kind="stable")
-    lengths, ends = lengths[order], ends[order]
+    lengths = np.array(segment_lengths, dtype=np.int32)
+    order = (-lengths).argsort(kind="stable")
+    ends, lengths = lengths.cumsum(dtype=np.int32)[order], lengths[order]
     counts = -(-lengths // queries)
-    segment = np.repeat(np.arange(len(lengths)), counts)
-    ordinal = np.arange(len(segment)) - np.repeat(np.cumsum(counts) - counts, counts)
-    tiles = np.zeros((len(segment), TILE_FIELDS), dtype=np.int32)
-    tiles[:, 1] = (ends - lengths)[segment]
-    tiles[:, 0] = tiles[:, 1] + ordinal * queries
-    tiles[:, 2] = ends[segment]
+    tiles = np.zeros((len(lengths), TILE_FIELDS), dtype=np.int32)
+    tiles[:, 2] = ends
+    tiles[:, 1] = ends - lengths
+    # Repeated for each tile, to which its place in the list adds: what lies before is taken off.
+    tiles[:, 0] = tiles[:, 1] - (counts.cumsum() - counts) * queries
+    tiles = tiles.repeat(counts, axis=0)
+    tiles[:, 0] += np.arange(0, len(tiles) * queries, queries, dtype=np.int32)
     return tiles
 
 
