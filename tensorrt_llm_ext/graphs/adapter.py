@@ -368,11 +368,11 @@ class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
         """What can be copied at once."""
         token = 0
         for run in runs:
-            first = run.item_token - run.first_segment * self._rowless
             if not self._rowless:
-                yield RowSpan(run.item, first, token, run.num_tokens)
+                yield RowSpan(run.item, run.item_token, token, run.num_tokens)
                 token += run.num_tokens
                 continue
+            first = run.item_token - run.first_segment * self._rowless
             lengths = items[run.item].segment_lengths[run.first_segment :][: run.num_segments]
             for length in lengths:
                 yield RowSpan(run.item, first, token, length - self._rowless)

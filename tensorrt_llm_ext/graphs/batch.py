@@ -58,10 +58,7 @@ class BatchPlan:
             tuple(steps),
             counts,
             tuple(name for block in blocks for name in block.names),
-            tuple(
-                (block.shape(sum(tokens)), _empty(block.spec.dtype, device))
-                for block in blocks
-            ),
+            tuple((block.shape(sum(tokens)), _empty(block.spec.dtype, device)) for block in blocks),
             tuple([block.spec.rows(n) for n in tokens] * len(block.names) for block in blocks),
         )
 

@@ -45,8 +45,11 @@ class LayoutParts:
 
     def __init__(self, specs: Mapping[str, EncoderGraphTensorSpec], build: BuildLayout) -> None:
         """Takes the layout inputs, one axis of 4-byte elements each, and what makes them."""
-        self._specs = specs
         self._build = build
+        self._inputs = [
+            (name, spec.shape, np.dtype(str(spec.dtype).removeprefix("torch.")))
+            for name, spec in specs.items()
+        ]
         self._kept: BoundedLRU[np.ndarray] = BoundedLRU(
             LAYOUT_CACHE_BYTES, lambda rows: rows.nbytes
         )
@@ -69,13 +72,12 @@ class LayoutParts:
         layout, first_segment, num_segments, num_tokens = part
         built = self._build(layout, first_segment, num_segments)
         columns = []
-        for name, spec in self._specs.items():
-            array, dtype = built[name], str(spec.dtype).removeprefix("torch.")
-            if array.shape != (num_tokens, *spec.shape) or array.dtype != dtype:
+        for name, shape, dtype in self._inputs:
+            array = built[name]
+            if array.shape != (num_tokens, *shape) or array.dtype != dtype:
                 raise ValueError(
                     f"build_layout made {name!r} as {array.dtype} {list(array.shape)} for layout "
-                    f"{layout!r}; its spec and the segments need {dtype} "
-                    f"{[num_tokens, *spec.shape]}"
+                    f"{layout!r}; its spec and the segments need {dtype} {[num_tokens, *shape]}"
                 )
             columns.append(np.ascontiguousarray(array).view(np.int32))
         return np.concatenate(columns, axis=1)

@@ -94,10 +94,10 @@ def _block_copies(
     adapter: EncoderGraphIOAdapter,
     batch_tokens: int,
 ) -> Iterator[BlockCopy]:
-    joined = joined_runs(step.runs)
-    for index, block in enumerate(adapter.output_blocks):
-        results = block.behind(captured.outputs, step.bucket.num_tokens)
+    joined, blocks = joined_runs(step.runs), adapter.output_blocks
+    results = captured.results(blocks, step.bucket.num_tokens)
+    for index, (block, result) in enumerate(zip(blocks, results, strict=True)):
         for source, target, num_tokens in joined:
             rows, at, to = (block.spec.rows(n) for n in (num_tokens, source, target))
             part = None if num_tokens == batch_tokens else (to, to + rows)
-            yield BlockCopy(index, results[:, at : at + rows], part)
+            yield BlockCopy(index, result[:, at : at + rows], part)

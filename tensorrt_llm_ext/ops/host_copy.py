@@ -20,8 +20,8 @@ def copy_from_host(arrays: Sequence[np.ndarray], target: torch.Tensor) -> None:
     Raises:
         ValueError: They do not fill the tensor.
     """
-    # Pinned memory that is let go at once: torch's allocator gives it out again when the copy, which
-    # it knows of, is over. Pinned memory that is kept would have to be made anew for each layout.
+    # Pinned memory that is let go at once: torch's allocator knows of the copy, and gives it out
+    # again when that is over. If it were kept, each layout would have to pin memory of its own.
     host = torch.empty(target.shape, dtype=target.dtype, pin_memory=target.is_cuda)
     np.concatenate(arrays, out=host.numpy())
     target.copy_(host, non_blocking=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -103,17 +104,18 @@ def list_tiles(segment_lengths: Sequence[int], queries: int) -> np.ndarray:
     Returns:
         int32 [N, TILE_FIELDS].
     """
-    lengths = np.array(segment_lengths, dtype=np.int32)
-    order = (-lengths).argsort(kind="stable")
-    ends, lengths = lengths.cumsum(dtype=np.int32)[order], lengths[order]
-    counts = -(-lengths // queries)
-    tiles = np.zeros((len(lengths), TILE_FIELDS), dtype=np.int32)
-    tiles[:, 2] = ends
-    tiles[:, 1] = ends - lengths
-    # Repeated for each tile, to which its place in the list adds: what lies before is taken off.
-    tiles[:, 0] = tiles[:, 1] - (counts.cumsum() - counts) * queries
-    tiles = tiles.repeat(counts, axis=0)
-    tiles[:, 0] += np.arange(0, len(tiles) * queries, queries, dtype=np.int32)
+    segments = pairwise(accumulate(segment_lengths, initial=0))
+    rows: list[int] = []
+    starts: list[int] = []
+    ends: list[int] = []
+    # Lists: a new layout pays for each call to numpy more than for a segment here.
+    for start, end in sorted(segments, key=lambda s: s[0] - s[1]):
+        first = range(start, end, queries)
+        rows += first
+        starts += [start] * len(first)
+        ends += [end] * len(first)
+    tiles = np.zeros((len(rows), TILE_FIELDS), dtype=np.int32)
+    tiles[:, 0], tiles[:, 1], tiles[:, 2] = rows, starts, ends
     return tiles
 
 
