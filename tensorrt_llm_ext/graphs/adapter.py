@@ -119,13 +119,10 @@ class EncoderGraphIOAdapter(abc.ABC):
         By default the items' segments. An encoder that leaves rows unused inside a segment makes
         pieces of their own of them; one with several layouts returns them all.
         """
-        return tuple(
-            length
-            for run in runs
-            for length in items[run.item].segment_lengths[
-                run.first_segment : run.first_segment + run.num_segments
-            ]
-        )
+        lengths: list[int] = []
+        for item, first, count, *_ in runs:
+            lengths += items[item].segment_lengths[first : first + count]
+        return tuple(lengths)
 
     @abc.abstractmethod
     def pad(self, bucket: Bucket, segment_lengths: AttentionLayout) -> AttentionLayout:
@@ -320,7 +317,7 @@ class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
         whole, rest = divmod(slack, self._slack_segment(bucket))
         return (*segment_lengths, *[self._slack_segment(bucket)] * whole, *[rest] * (rest > 0))
 
-    @property
+    @cached_property
     def arena_specs(self) -> Mapping[str, EncoderGraphTensorSpec]:
         """Row inputs, and one int32 arena for all layout inputs."""
         layout = EncoderGraphTensorSpec((self._layout_width,), torch.int32)
@@ -346,13 +343,15 @@ class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
         self, inputs: Tensors, items: Sequence[EncoderItem], runs: Sequence[SegmentRun]
     ) -> PackedPlacement:
         """See the base class."""
-        num_tokens = sum(run.num_tokens for run in runs)
-        spans = tuple(self._row_spans(items, runs))
+        num_tokens = sum([run.num_tokens for run in runs])
+        spans = list(self._row_spans(items, runs))
         return PackedPlacement(
             num_tokens,
             tuple(
-                LayoutPart(items[r.item].layout, r.first_segment, r.num_segments, r.num_tokens)
-                for r in runs
+                [
+                    LayoutPart(items[item].layout, first_segment, num_segments, tokens)
+                    for item, first_segment, num_segments, _, _, tokens in runs
+                ]
             ),
             [
                 RowCopy(name, spec, inputs[name], spans, num_tokens)
@@ -367,14 +366,13 @@ class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
     ) -> Iterator[RowSpan]:
         """What can be copied at once."""
         token = 0
-        for run in runs:
+        for item, first_segment, num_segments, item_token, _, num_tokens in runs:
             if not self._rowless:
-                yield RowSpan(run.item, run.item_token, token, run.num_tokens)
-                token += run.num_tokens
+                yield RowSpan(item, item_token, token, num_tokens)
+                token += num_tokens
                 continue
-            first = run.item_token - run.first_segment * self._rowless
-            lengths = items[run.item].segment_lengths[run.first_segment :][: run.num_segments]
-            for length in lengths:
-                yield RowSpan(run.item, first, token, length - self._rowless)
+            first = item_token - first_segment * self._rowless
+            for length in items[item].segment_lengths[first_segment:][:num_segments]:
+                yield RowSpan(item, first, token, length - self._rowless)
                 first += length - self._rowless
                 token += length

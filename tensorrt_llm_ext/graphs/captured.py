@@ -141,7 +141,7 @@ class CapturedBucket(Generic[M]):
     metadata: M
     addresses: dict[str, int]
     _held: AttentionLayout = field(default=None, init=False)
-    _stamps: list[tuple[int, int]] | None = field(default=None, init=False)
+    _stamps: list[int] | None = field(default=None, init=False)
     _results: list[torch.Tensor] | None = field(default=None, init=False)
 
     def refresh(
@@ -160,7 +160,7 @@ class CapturedBucket(Generic[M]):
             return
         refresh_in_place(self.metadata, layout)
         stamps = self._stamp()
-        for (name, captured), (now, _) in zip(self.addresses.items(), stamps, strict=True):
+        for (name, captured), now in zip(self.addresses.items(), stamps[::2], strict=True):
             if now != captured:
                 raise RuntimeError(
                     f"metadata tensor {name!r} moved between capture and replay "
@@ -169,10 +169,13 @@ class CapturedBucket(Generic[M]):
                 )
         self._held, self._stamps = layout, stamps
 
-    def _stamp(self) -> list[tuple[int, int]]:
+    def _stamp(self) -> list[int]:
         """Address of each tensor and how often it was written, by a refresh that failed too."""
-        tensors = [getattr(self.metadata, name) for name in self.addresses]
-        return [(tensor.data_ptr(), tensor._version) for tensor in tensors]
+        stamps: list[int] = []
+        for name in self.addresses:
+            tensor = getattr(self.metadata, name)
+            stamps += (tensor.data_ptr(), tensor._version)
+        return stamps
 
     def results(self, blocks: Sequence[OutputBlock], num_tokens: int) -> list[torch.Tensor]:
         """What a replay leaves.
