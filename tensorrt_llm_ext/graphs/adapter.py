@@ -159,10 +159,12 @@ class EncoderGraphIOAdapter(abc.ABC):
     ) -> Placement:
         """Where the runs of a step lie in the inputs, from row 0 on; holds for all such items."""
 
+    @abc.abstractmethod
     def clear(self, inputs: Tensors, first_token: int, end: int) -> None:
-        """Zeroes the rows of tokens: what nobody wrote has to be finite (0 * NaN is NaN)."""
-        for name, spec in self.arena_specs.items():
-            inputs[name][spec.rows(first_token) : spec.rows(end)].zero_()
+        """Zeroes the rows of tokens that come with the items, and what no layout is written over.
+
+        What nobody wrote has to be finite (0 * NaN is NaN).
+        """
 
     def fill(
         self, inputs: Tensors, items: Sequence[EncoderItem], runs: Sequence[SegmentRun]
@@ -357,9 +359,14 @@ class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
                 RowCopy(name, spec, inputs[name], spans, num_tokens)
                 for name, spec in self.row_specs.items()
             ],
-            inputs["layout"][:num_tokens],
+            inputs["layout"],
             self._layout_parts,
         )
+
+    def clear(self, inputs: Tensors, first_token: int, end: int) -> None:
+        """See the base class; a layout is written for all tokens."""
+        for name, spec in self.row_specs.items():
+            inputs[name][spec.rows(first_token) : spec.rows(end)].zero_()
 
     def _row_spans(
         self, items: Sequence[EncoderItem], runs: Sequence[SegmentRun]

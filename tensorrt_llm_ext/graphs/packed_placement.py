@@ -184,7 +184,7 @@ class PackedPlacement(Placement):
         num_tokens: int,
         parts: tuple[LayoutPart, ...],
         copies: Sequence[RowCopy],
-        layout_rows: torch.Tensor,
+        layout: torch.Tensor,
         known: LayoutParts,
     ) -> None:
         """Describes the step.
@@ -193,23 +193,24 @@ class PackedPlacement(Placement):
             num_tokens: Of the step.
             parts: Its parts, end to end.
             copies: Of the row inputs.
-            layout_rows: The step's part of the layout arena, int32 [tokens, width].
+            layout: Layout of the bucket's tokens, int32 [tokens, width]: zeros behind the step.
             known: Layout rows by part.
         """
         self.num_tokens = num_tokens
-        self.layout = (parts, *(tuple(copy.gaps) for copy in copies))
+        self.layout = (parts, len(layout), *(tuple(copy.gaps) for copy in copies))
         self._parts = parts
         self._copies = copies
-        self._layout_rows = layout_rows
+        self._rows = layout
         self._known = known
 
     def write_layout(self) -> None:
         """See the base class."""
         for copy in self._copies:
             copy.clear_gaps()
-        target = self._layout_rows
-        if target.shape[1]:
-            copy_from_host(self._known.rows(self._parts), target)
+        tokens, width = self._rows.shape
+        if width:
+            slack = np.zeros((tokens - self.num_tokens, width), dtype=np.int32)
+            copy_from_host([*self._known.rows(self._parts), slack], self._rows)
 
     def write_rows(self, items: Sequence[EncoderItem]) -> None:
         """See the base class."""

@@ -87,7 +87,7 @@ def test_operations_of_a_new_layout():
     ]
     with Operations() as seen:
         tower.encode([make_item((4,), tag=2)])  # less than before: slack
-    assert seen.names.count("zero_") == 2  # of rows and of their layout
+    assert seen.names.count("zero_") == 1  # of rows; that of their layout is copied with it
     assert seen.names.count("empty") == 2
 
 
@@ -100,7 +100,7 @@ def test_nothing_is_planned_built_or_refreshed_again(count, monkeypatch):
         (PackedEncoderGraphIOAdapter, "pad"),
         (PackedEncoderGraphIOAdapter, "place"),
         (EncoderGraphIOAdapter, "segment_lengths"),
-        (EncoderGraphIOAdapter, "clear"),
+        (PackedEncoderGraphIOAdapter, "clear"),
         (PackedMetadataProvider, "refresh_in_place"),
         (np, "concatenate"),
         (torch, "tensor"),
