@@ -119,13 +119,10 @@ class EncoderGraphIOAdapter(abc.ABC):
         By default the items' segments. An encoder that leaves rows unused inside a segment makes
         pieces of their own of them; one with several layouts returns them all.
         """
-        return tuple(
-            length
-            for run in runs
-            for length in items[run.item].segment_lengths[
-                run.first_segment : run.first_segment + run.num_segments
-            ]
-        )
+        lengths: list[int] = []
+        for item, first, count, *_ in runs:
+            lengths += items[item].segment_lengths[first : first + count]
+        return tuple(lengths)
 
     @abc.abstractmethod
     def pad(self, bucket: Bucket, segment_lengths: AttentionLayout) -> AttentionLayout:
@@ -162,10 +159,12 @@ class EncoderGraphIOAdapter(abc.ABC):
     ) -> Placement:
         """Where the runs of a step lie in the inputs, from row 0 on; holds for all such items."""
 
+    @abc.abstractmethod
     def clear(self, inputs: Tensors, first_token: int, end: int) -> None:
-        """Zeroes the rows of tokens: what nobody wrote has to be finite (0 * NaN is NaN)."""
-        for name, spec in self.arena_specs.items():
-            inputs[name][spec.rows(first_token) : spec.rows(end)].zero_()
+        """Zeroes the rows of tokens that come with the items, and what no layout is written over.
+
+        What nobody wrote has to be finite (0 * NaN is NaN).
+        """
 
     def fill(
         self, inputs: Tensors, items: Sequence[EncoderItem], runs: Sequence[SegmentRun]
@@ -217,7 +216,7 @@ class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
 
     Two kinds of inputs: rows that come with the items (pixels), and the *layout*: per-token
     integers and floats that depend on the item's geometry alone (positions, interpolation taps).
-    The layout is built on the host with numpy, kept on the device per geometry, and lives in one
+    The layout is built with numpy and kept on the host per geometry; on the device it lives in one
     int32 arena (floats as their bits), so that a step needs one copy of it.
     """
 
@@ -320,7 +319,7 @@ class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
         whole, rest = divmod(slack, self._slack_segment(bucket))
         return (*segment_lengths, *[self._slack_segment(bucket)] * whole, *[rest] * (rest > 0))
 
-    @property
+    @cached_property
     def arena_specs(self) -> Mapping[str, EncoderGraphTensorSpec]:
         """Row inputs, and one int32 arena for all layout inputs."""
         layout = EncoderGraphTensorSpec((self._layout_width,), torch.int32)
@@ -346,35 +345,41 @@ class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
         self, inputs: Tensors, items: Sequence[EncoderItem], runs: Sequence[SegmentRun]
     ) -> PackedPlacement:
         """See the base class."""
-        num_tokens = sum(run.num_tokens for run in runs)
-        spans = tuple(self._row_spans(items, runs))
+        num_tokens = sum([run.num_tokens for run in runs])
+        spans = list(self._row_spans(items, runs))
         return PackedPlacement(
             num_tokens,
             tuple(
-                LayoutPart(items[r.item].layout, r.first_segment, r.num_segments, r.num_tokens)
-                for r in runs
+                [
+                    LayoutPart(items[item].layout, first_segment, num_segments, tokens)
+                    for item, first_segment, num_segments, _, _, tokens in runs
+                ]
             ),
             [
                 RowCopy(name, spec, inputs[name], spans, num_tokens)
                 for name, spec in self.row_specs.items()
             ],
-            inputs["layout"][:num_tokens],
+            inputs["layout"],
             self._layout_parts,
         )
+
+    def clear(self, inputs: Tensors, first_token: int, end: int) -> None:
+        """See the base class; a layout is written for all tokens."""
+        for name, spec in self.row_specs.items():
+            inputs[name][spec.rows(first_token) : spec.rows(end)].zero_()
 
     def _row_spans(
         self, items: Sequence[EncoderItem], runs: Sequence[SegmentRun]
     ) -> Iterator[RowSpan]:
         """What can be copied at once."""
         token = 0
-        for run in runs:
-            first = run.item_token - run.first_segment * self._rowless
+        for item, first_segment, num_segments, item_token, _, num_tokens in runs:
             if not self._rowless:
-                yield RowSpan(run.item, first, token, run.num_tokens)
-                token += run.num_tokens
+                yield RowSpan(item, item_token, token, num_tokens)
+                token += num_tokens
                 continue
-            lengths = items[run.item].segment_lengths[run.first_segment :][: run.num_segments]
-            for length in lengths:
-                yield RowSpan(run.item, first, token, length - self._rowless)
+            first = item_token - first_segment * self._rowless
+            for length in items[item].segment_lengths[first_segment:][:num_segments]:
+                yield RowSpan(item, first, token, length - self._rowless)
                 first += length - self._rowless
                 token += length

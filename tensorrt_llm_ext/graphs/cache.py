@@ -52,9 +52,10 @@ class BoundedLRU(Generic[V]):
 
     def find(self, key: Hashable) -> V | None:
         """Returns the value for a key, or None."""
-        if key in self._values:
+        found = self._values.get(key)
+        if found is not None:
             self._values.move_to_end(key)
-        return self._values.get(key)
+        return found
 
     def make_room(self, size: int) -> None:
         """Evicts until a value of this size fits, or nothing is left."""

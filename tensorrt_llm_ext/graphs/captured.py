@@ -13,6 +13,7 @@ import torch
 from .adapter import Tensors
 from .backends import CapturedGraph
 from .layout import AttentionLayout
+from .outputs import OutputBlock
 
 M = TypeVar("M")
 Outputs = Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]]
@@ -141,6 +142,7 @@ class CapturedBucket(Generic[M]):
     addresses: dict[str, int]
     _held: AttentionLayout = field(default=None, init=False)
     _stamps: list[int] | None = field(default=None, init=False)
+    _results: list[torch.Tensor] | None = field(default=None, init=False)
 
     def refresh(
         self, layout: AttentionLayout, refresh_in_place: Callable[[M, AttentionLayout], None]
@@ -157,8 +159,15 @@ class CapturedBucket(Generic[M]):
         if self._stamps == self._stamp() and (layout is self._held or layout == self._held):
             return
         refresh_in_place(self.metadata, layout)
-        self.check_addresses()
-        self._held, self._stamps = layout, self._stamp()
+        stamps = self._stamp()
+        for (name, captured), now in zip(self.addresses.items(), stamps[::2], strict=True):
+            if now != captured:
+                raise RuntimeError(
+                    f"metadata tensor {name!r} moved between capture and replay "
+                    f"({captured:#x} -> {now:#x}). The graph still reads the old one: "
+                    "refresh_in_place has to write into it, not rebind it."
+                )
+        self._held, self._stamps = layout, stamps
 
     def _stamp(self) -> list[int]:
         """Address of each tensor and how often it was written, by a refresh that failed too."""
@@ -168,15 +177,19 @@ class CapturedBucket(Generic[M]):
             stamps += (tensor.data_ptr(), tensor._version)
         return stamps
 
-    def check_addresses(self) -> None:
-        """Raises RuntimeError when a refresh moved a tensor instead of writing into it."""
-        for name, now in addresses_of(self.metadata, list(self.addresses)).items():
-            if now != self.addresses[name]:
-                raise RuntimeError(
-                    f"metadata tensor {name!r} moved between capture and replay "
-                    f"({self.addresses[name]:#x} -> {now:#x}). The graph still reads the old "
-                    "one: refresh_in_place has to write into it, not rebind it."
-                )
+    def results(self, blocks: Sequence[OutputBlock], num_tokens: int) -> list[torch.Tensor]:
+        """What a replay leaves.
+
+        Args:
+            blocks: Those of the adapter.
+            num_tokens: Of the bucket.
+
+        Returns:
+            A view of the static outputs for each block, [names, rows, *shape], dtype of its spec.
+        """
+        if self._results is None:
+            self._results = [block.behind(self.outputs, num_tokens) for block in blocks]
+        return self._results
 
     def differs_from_eager(self) -> list[str]:
         """Replays the layout of the capture on random inputs and runs the same uncaptured.

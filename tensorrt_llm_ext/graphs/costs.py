@@ -9,10 +9,9 @@ their pairs would make a large bucket look dear to a batch of shorter ones.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from .buckets import Bucket, Load
 from .report import BucketReport, TowerReport
@@ -107,7 +106,12 @@ def _curve(values: Mapping[int, float]) -> Callable[[Load], float]:
 
     def at(load: Load) -> float:
         if load.num_tokens > tokens[-1]:
-            return float(known[-1] * load.num_tokens / tokens[-1])
-        return float(np.interp(load.num_tokens, tokens, known))
+            return known[-1] * load.num_tokens / tokens[-1]
+        after = bisect_left(tokens, load.num_tokens)
+        if after == 0:
+            return known[0]
+        start, end = tokens[after - 1], tokens[after]
+        share = (load.num_tokens - start) / (end - start)
+        return known[after - 1] + share * (known[after] - known[after - 1])
 
     return at

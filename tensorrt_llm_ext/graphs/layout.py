@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -48,8 +48,7 @@ class EncoderItem:
         return sum(self.segment_lengths)
 
 
-@dataclass(frozen=True)
-class SegmentRun:
+class SegmentRun(NamedTuple):
     """Consecutive segments of one item, side by side in a step.
 
     Attributes:
@@ -71,16 +70,15 @@ class SegmentRun:
 
 def joined_runs(runs: Sequence[SegmentRun]) -> list[tuple[int, int, int]]:
     """(first token in the step, first token in the batch, tokens), neighbours joined."""
-    joined: list[tuple[int, int, int]] = []
-    source = 0
-    for run in runs:
-        if joined and sum(joined[-1][1:]) == run.batch_token:
-            at, to, num_tokens = joined[-1]
-            joined[-1] = (at, to, num_tokens + run.num_tokens)
-        else:
-            joined.append((source, run.batch_token, run.num_tokens))
-        source += run.num_tokens
-    return joined
+    starts: list[tuple[int, int]] = []
+    source, end = 0, -1
+    for _, _, _, _, batch_token, num_tokens in runs:
+        if batch_token != end:
+            starts.append((source, batch_token))
+        source += num_tokens
+        end = batch_token + num_tokens
+    ends = [*(at for at, _ in starts[1:]), source]
+    return [(at, to, end - at) for (at, to), end in zip(starts, ends, strict=False)]
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,17 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
 # SPDX-License-Identifier: Apache-2.0
-"""Staging of packed inputs: rows that come with the items, and layouts kept on the device."""
+"""Staging of packed inputs: rows that come with the items, and layouts that the host builds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 
+from ..ops.host_copy import copy_from_host
 from .cache import BoundedLRU
 from .layout import EncoderItem
 from .staging import Placement
@@ -40,22 +41,24 @@ class LayoutPart(NamedTuple):
 
 
 class LayoutParts:
-    """Layout rows of parts of items, built on the host, kept on the device they were used on."""
+    """Layout rows of parts of items, as the host built them."""
 
     def __init__(self, specs: Mapping[str, EncoderGraphTensorSpec], build: BuildLayout) -> None:
         """Takes the layout inputs, one axis of 4-byte elements each, and what makes them."""
-        self._specs = specs
         self._build = build
-        self._kept: BoundedLRU[torch.Tensor] = BoundedLRU(
-            LAYOUT_CACHE_BYTES, lambda t: t.numel() * t.element_size()
+        self._inputs = [
+            (name, spec.shape, np.dtype(str(spec.dtype).removeprefix("torch.")))
+            for name, spec in specs.items()
+        ]
+        self._kept: BoundedLRU[np.ndarray] = BoundedLRU(
+            LAYOUT_CACHE_BYTES, lambda rows: rows.nbytes
         )
 
-    def rows(self, parts: Sequence[LayoutPart], device: torch.device) -> list[torch.Tensor]:
+    def rows(self, parts: Sequence[LayoutPart]) -> list[np.ndarray]:
         """Layout inputs of parts, side by side.
 
         Args:
             parts: The parts.
-            device: Where they are to be.
 
         Returns:
             For each, int32 [tokens, widths of all layout inputs], floats as their bits.
@@ -63,46 +66,18 @@ class LayoutParts:
         Raises:
             ValueError: What was built does not fit the specs.
         """
-        new = [part for part in dict.fromkeys(parts) if (device, part) not in self._kept]
-        made = dict(zip(new, self._upload(new, device), strict=True))
-
-        def kept(part: LayoutPart) -> torch.Tensor:
-            def make() -> torch.Tensor:
-                return made[part] if part in made else self._upload([part], device)[0]
-
-            return self._kept.get((device, part), make)
-
-        rows = [kept(part) for part in parts]
-        if device.type == "cuda":
-            # The cache may drop one while this stream, not the one that made it, still reads.
-            stream = torch.cuda.current_stream(device)
-            for tensor in rows:
-                tensor.record_stream(stream)
-        return rows
-
-    def _upload(self, parts: Sequence[LayoutPart], device: torch.device) -> list[torch.Tensor]:
-        packed = [self._packed(part) for part in parts]
-        if device.type != "cuda":
-            return [torch.from_numpy(rows) for rows in packed]
-        if not packed:
-            return []
-        # One copy, from pinned memory, so that it neither blocks nor counts as a synchronisation;
-        # then each on its own, so that the cache can drop it.
-        joined = torch.from_numpy(np.concatenate(packed)).pin_memory()
-        joined = joined.to(device, non_blocking=True)
-        return [rows.clone() for rows in joined.split([len(rows) for rows in packed])]
+        return [self._kept.get(part, partial(self._packed, part)) for part in parts]
 
     def _packed(self, part: LayoutPart) -> np.ndarray:
         layout, first_segment, num_segments, num_tokens = part
         built = self._build(layout, first_segment, num_segments)
         columns = []
-        for name, spec in self._specs.items():
-            array, dtype = built[name], str(spec.dtype).removeprefix("torch.")
-            if array.shape != (num_tokens, *spec.shape) or array.dtype != dtype:
+        for name, shape, dtype in self._inputs:
+            array = built[name]
+            if array.shape != (num_tokens, *shape) or array.dtype != dtype:
                 raise ValueError(
                     f"build_layout made {name!r} as {array.dtype} {list(array.shape)} for layout "
-                    f"{layout!r}; its spec and the segments need {dtype} "
-                    f"{[num_tokens, *spec.shape]}"
+                    f"{layout!r}; its spec and the segments need {dtype} {[num_tokens, *shape]}"
                 )
             columns.append(np.ascontiguousarray(array).view(np.int32))
         return np.concatenate(columns, axis=1)
@@ -146,6 +121,7 @@ class RowCopy:
         """
         self._name = name
         self._static = static
+        self._end = spec.rows(num_tokens)
         # Item, first row, rows and their shape.
         self._sources: list[tuple[int, int, int, tuple[int, ...]]] = []
         self._places: list[tuple[int, int]] = []
@@ -158,10 +134,12 @@ class RowCopy:
             end = start + rows
             self._sources.append((item, item_token // each, rows, (rows, *spec.shape)))
             self._places.append((start, end))
-        last = spec.rows(num_tokens)
-        if last > end:
-            self.gaps.append((end, last))
-        self._joined = None if self.gaps else static[:last]
+        if self._end > end:
+            self.gaps.append((end, self._end))
+
+    @cached_property
+    def _joined(self) -> torch.Tensor:
+        return self._static[: self._end]
 
     @cached_property
     def _targets(self) -> list[torch.Tensor]:
@@ -174,7 +152,7 @@ class RowCopy:
 
     def copy(self, items: Sequence[EncoderItem]) -> None:
         """Copies the rows of the items, in one call; from pinned memory straight to their place."""
-        name, sources, alike = self._name, [], self._joined is not None
+        name, sources, alike = self._name, [], not self.gaps
         dtype, device = self._static.dtype, self._static.get_device()
         for item, at, rows, shape in self._sources:
             source = items[item].rows[name]
@@ -206,7 +184,7 @@ class PackedPlacement(Placement):
         num_tokens: int,
         parts: tuple[LayoutPart, ...],
         copies: Sequence[RowCopy],
-        layout_rows: torch.Tensor,
+        layout: torch.Tensor,
         known: LayoutParts,
     ) -> None:
         """Describes the step.
@@ -215,23 +193,24 @@ class PackedPlacement(Placement):
             num_tokens: Of the step.
             parts: Its parts, end to end.
             copies: Of the row inputs.
-            layout_rows: The step's part of the layout arena, int32 [tokens, width].
+            layout: Layout of the bucket's tokens, int32 [tokens, width]: zeros behind the step.
             known: Layout rows by part.
         """
         self.num_tokens = num_tokens
-        self.layout = (parts, *(tuple(copy.gaps) for copy in copies))
+        self.layout = (parts, len(layout), *(tuple(copy.gaps) for copy in copies))
         self._parts = parts
         self._copies = copies
-        self._layout_rows = layout_rows
+        self._rows = layout
         self._known = known
 
     def write_layout(self) -> None:
         """See the base class."""
         for copy in self._copies:
             copy.clear_gaps()
-        target = self._layout_rows
-        if target.shape[1]:
-            torch.cat(self._known.rows(self._parts, target.device), out=target)
+        tokens, width = self._rows.shape
+        if width:
+            slack = np.zeros((tokens - self.num_tokens, width), dtype=np.int32)
+            copy_from_host([*self._known.rows(self._parts), slack], self._rows)
 
     def write_rows(self, items: Sequence[EncoderItem]) -> None:
         """See the base class."""

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, groupby
+from math import gcd
 from typing import NamedTuple
 
 from .buckets import Bucket, EagerReason, Load
@@ -18,6 +19,7 @@ from .layout import Eager, Replay, SegmentRun, Step
 # two smaller ones of the same total.
 _TOKENS_PER_REPLAY = 256
 _CACHED_PLANS = 256
+_FLOOR_STEPS = 256
 
 
 class _Segment(NamedTuple):
@@ -26,6 +28,9 @@ class _Segment(NamedTuple):
     num_tokens: int
     item_token: int
     batch_token: int
+
+
+_Group = tuple[Bucket | None, Sequence[_Segment]]
 
 
 class Packer:
@@ -65,6 +70,7 @@ class Packer:
         self._bounds = sorted(
             (b.max_segment_len, i) for i, b in enumerate(by_cost) if b.max_segment_len is not None
         )
+        self._floor_step, self._floors = _floors(self._cost)
         self._eager_cost = eager_cost
         self._exact = not enable_padding
         self._eager_token_budget = eager_token_budget
@@ -86,15 +92,9 @@ class Packer:
         segments = _flatten(items)
         if not self._buckets:
             return self._eager_steps([(s, self._no_bucket_reason) for s in segments])
-        by_length = sorted(segments, key=lambda s: -s.num_tokens)
-        cost, groups = self._cut(segments)
-        if by_length != segments:
-            sorted_cost, sorted_groups = self._cut(by_length)
-            if sorted_cost < cost:
-                groups = sorted_groups
         steps: list[Step] = []
         leftovers: list[tuple[_Segment, EagerReason]] = []
-        for bucket, group in groups:
+        for bucket, group in self._one_group(segments) or self._best_cut(segments):
             if bucket is None:
                 leftovers += [(segment, self._why_not(segment)) for segment in group]
             else:
@@ -102,20 +102,40 @@ class Packer:
         plan = (*steps, *self._eager_steps(leftovers))
         if self._eager_cost is None:
             return plan
-        eager = self._eager_steps([(s, EagerReason.SLOWER_THAN_EAGER) for s in segments])
-        cheaper = self._time(eager, self._eager_cost) < WORTH_EAGER * self._time(
-            plan, self._eager_cost
-        )
-        return eager if cheaper else plan
+        eager = self._within_budget(segments)
+        eager_time = sum(self._eager_cost(_load(group)) for group in eager)
+        if eager_time >= WORTH_EAGER * self._time(plan, self._eager_cost):
+            return plan
+        return tuple(Eager(*_runs(group), EagerReason.SLOWER_THAN_EAGER) for group in eager)
+
+    def _one_group(self, segments: Sequence[_Segment]) -> list[_Group]:
+        """All in one bucket, if no number of buckets could hold as many tokens for less."""
+        if not segments:
+            return []
+        load = _load(segments)
+        for time, size, max_segments, bucket in self._by_cost:
+            if size < load.num_tokens or max_segments < load.num_segments:
+                continue  # as ``rejects`` would say, which takes longer
+            if bucket.rejects(load, exact=self._exact) is None:
+                floor = self._floors[-(-load.num_tokens // self._floor_step)]
+                return [(bucket, segments)] if time <= floor else []
+        return []
+
+    def _best_cut(self, segments: Sequence[_Segment]) -> list[_Group]:
+        by_length = sorted(segments, key=lambda s: -s.num_tokens)
+        cost, groups = self._cut(segments)
+        if by_length != segments:
+            sorted_cost, sorted_groups = self._cut(by_length)
+            if sorted_cost < cost:
+                groups = sorted_groups
+        return groups
 
     def _time(self, steps: Sequence[Step], eager_cost: Callable[[Load], float]) -> float:
         return sum(
             self._cost[s.bucket] if isinstance(s, Replay) else eager_cost(s.load) for s in steps
         )
 
-    def _cut(
-        self, segments: Sequence[_Segment]
-    ) -> tuple[tuple[int, float], list[tuple[Bucket | None, list[_Segment]]]]:
+    def _cut(self, segments: Sequence[_Segment]) -> tuple[tuple[int, float], list[_Group]]:
         """Optimal cut of the sequence into consecutive groups: best[i] covers the first i.
 
         Costs are (tokens without a bucket, time): here eager is the last resort.
@@ -153,11 +173,11 @@ class Packer:
                     break  # the others cost more
             best.append((without, time))
             choice.append(pick)
-        groups: list[tuple[Bucket | None, list[_Segment]]] = []
+        groups: list[_Group] = []
         end = len(segments)
         while end:
             start, bucket = choice[end]
-            groups.append((bucket, list(segments[start:end])))
+            groups.append((bucket, segments[start:end]))
             end = start
         return best[-1], groups[::-1]
 
@@ -169,22 +189,29 @@ class Packer:
         return EagerReason.NO_EXACT_BUCKET if EagerReason.NO_EXACT_BUCKET in known else known[-1]
 
     def _eager_steps(self, segments: Sequence[tuple[_Segment, EagerReason]]) -> tuple[Step, ...]:
-        steps: list[Step] = []
-        group: list[_Segment] = []
-        group_reason: EagerReason | None = None
-        tokens = 0
-        for segment, reason in sorted(segments, key=lambda pair: pair[0].batch_token):
-            budget = self._eager_token_budget
-            full = budget is not None and tokens + segment.num_tokens > budget
-            if group_reason is not None and (full or reason is not group_reason):
-                steps.append(Eager(*_runs(group), group_reason))
-                group, tokens = [], 0
-            group.append(segment)
-            group_reason = reason
+        in_order = sorted(segments, key=lambda pair: pair[0].batch_token)
+        return tuple(
+            Eager(*_runs(group), reason)
+            for reason, pairs in groupby(in_order, key=lambda pair: pair[1])
+            for group in self._within_budget([segment for segment, _ in pairs])
+        )
+
+    def _within_budget(self, segments: Sequence[_Segment]) -> list[Sequence[_Segment]]:
+        """Cuts a sequence where the tokens of one eager step end."""
+        budget = self._eager_token_budget
+        groups: list[Sequence[_Segment]] = []
+        first = tokens = 0
+        for at, segment in enumerate(segments):
             tokens += segment.num_tokens
-        if group_reason is not None:
-            steps.append(Eager(*_runs(group), group_reason))
-        return tuple(steps)
+            if budget is not None and tokens > budget and at > first:
+                groups.append(segments[first:at])
+                first, tokens = at, segment.num_tokens
+        return [*groups, segments[first:]] if segments else []
+
+
+def _load(group: Sequence[_Segment]) -> Load:
+    lengths = [segment.num_tokens for segment in group]
+    return Load(sum(lengths), len(lengths), max(lengths))
 
 
 def _flatten(items: Sequence[Sequence[int]]) -> list[_Segment]:
@@ -201,31 +228,44 @@ def _flatten(items: Sequence[Sequence[int]]) -> list[_Segment]:
 
 def _runs(group: Sequence[_Segment]) -> tuple[tuple[SegmentRun, ...], tuple[int, ...]]:
     """Joins neighbours of one item, so that a run is one copy in and one copy out."""
-    runs: list[SegmentRun] = []
+    starts: list[_Segment] = []
+    counts: list[int] = []
+    tokens: list[int] = []
+    following: tuple[int, int] | None = None  # item and ordinal that would go on with the run
     for segment in group:
-        last = runs[-1] if runs else None
-        if (
-            last is not None
-            and last.item == segment.item
-            and last.first_segment + last.num_segments == segment.ordinal
-        ):
-            runs[-1] = SegmentRun(
-                last.item,
-                last.first_segment,
-                last.num_segments + 1,
-                last.item_token,
-                last.batch_token,
-                last.num_tokens + segment.num_tokens,
-            )
+        item, ordinal, num_tokens, _, _ = segment
+        if (item, ordinal) == following:
+            counts[-1] += 1
+            tokens[-1] += num_tokens
         else:
-            runs.append(
-                SegmentRun(
-                    segment.item,
-                    segment.ordinal,
-                    1,
-                    segment.item_token,
-                    segment.batch_token,
-                    segment.num_tokens,
-                )
-            )
-    return tuple(runs), tuple(segment.num_tokens for segment in group)
+            starts.append(segment)
+            counts.append(1)
+            tokens.append(num_tokens)
+        following = (item, ordinal + 1)
+    runs = [
+        SegmentRun(s.item, s.ordinal, count, s.item_token, s.batch_token, num_tokens)
+        for s, count, num_tokens in zip(starts, counts, tokens, strict=True)
+    ]
+    return tuple(runs), tuple([segment.num_tokens for segment in group])
+
+
+def _floors(costs: Mapping[Bucket, float]) -> tuple[int, list[float]]:
+    """What tokens cost at least, in any number of buckets whose other bounds are none.
+
+    Args:
+        costs: Time per bucket.
+
+    Returns:
+        A step in tokens, and the least time for so many steps, up to the largest bucket. Sizes are
+        rounded up to steps, which only lowers it.
+    """
+    sizes = [bucket.num_tokens for bucket in costs]
+    step = max(gcd(*sizes), -(-max(sizes, default=0) // _FLOOR_STEPS), 1)
+    cheapest: dict[int, float] = {}
+    for bucket, time in costs.items():
+        steps = -(-bucket.num_tokens // step)
+        cheapest[steps] = min(time, cheapest.get(steps, time))
+    floors = [0.0]
+    for steps in range(1, max(cheapest, default=0) + 1):
+        floors.append(min(t + floors[max(steps - n, 0)] for n, t in cheapest.items()))
+    return step, floors

@@ -93,15 +93,16 @@ class EncoderStats(BaseModel):
 
     def record(self, num_items: int, steps: Sequence[Step]) -> None:
         """Counts one encode call."""
-        self.items += num_items
+        counts = self.__dict__  # see ``add``
+        counts["items"] += num_items
         for step in steps:
             num_tokens, num_segments, _ = step.load
-            self.segments += num_segments
-            self.real_tokens += num_tokens
+            counts["segments"] += num_segments
+            counts["real_tokens"] += num_tokens
             if isinstance(step, Replay):
                 label = step.bucket.label
                 self.replays[label] = self.replays.get(label, 0) + 1
-                self.padded_tokens += step.bucket.num_tokens - num_tokens
+                counts["padded_tokens"] += step.bucket.num_tokens - num_tokens
             else:
                 self.eager[step.reason.value] = self.eager.get(step.reason.value, 0) + 1
 

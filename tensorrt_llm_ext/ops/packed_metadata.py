@@ -8,7 +8,7 @@ Shape letters: T tokens, S segments, N tiles.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from .host_copy import copy_from_host
 from .tile_attention import TILE_FIELDS, list_tiles, max_tiles
 
 if TYPE_CHECKING:
@@ -29,25 +30,36 @@ class PackedAttnMetadata:
     """Layout of a packed batch.
 
     Attributes:
-        cu_seqlens: int32 [S + 1] on the device: first token of each segment and the end of the
-            last; unused segments are empty (they repeat the last offset).
-        segment_lengths: The same on the host, for the reference and for checks.
+        memory: int32 [N * TILE_FIELDS + S + 1] on the device: tiles, which start at a multiple of
+            16 bytes so, and offsets. One copy writes both.
+        segment_lengths: Tokens per segment on the host, for the reference and for checks.
         max_segment_len: Upper bound of the segment lengths; a constant of a captured graph.
         attention: The form of attention that reads this metadata.
-        tiles: int32 [N, 4] on the device, see ``tile_attention``; unused tiles are zeros. None for
-            forms that read none.
+        num_tiles: N; 0 for forms that read none.
+        cu_seqlens: int32 [S + 1], a view of the memory: first token of each segment and the end of
+            the last; unused segments are empty (they repeat the last offset).
+        tiles: int32 [N, TILE_FIELDS], likewise, see ``tile_attention``; unused tiles are zeros.
+            None without any.
     """
 
-    cu_seqlens: torch.Tensor
+    memory: torch.Tensor
     segment_lengths: tuple[int, ...]
     max_segment_len: int
     attention: PackedAttention
-    tiles: torch.Tensor | None = None
+    num_tiles: int = 0
+    cu_seqlens: torch.Tensor = field(init=False)
+    tiles: torch.Tensor | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Makes the views."""
+        tile_values = self.num_tiles * TILE_FIELDS
+        self.cu_seqlens = self.memory[tile_values:]
+        self.tiles = self.memory[:tile_values].view(-1, TILE_FIELDS) if tile_values else None
 
     @property
     def device(self) -> torch.device:
-        """Where the offsets are."""
-        return self.cu_seqlens.device
+        """Where it is."""
+        return self.memory.device
 
     @property
     def max_segments(self) -> int:
@@ -63,47 +75,36 @@ class PackedAttnMetadata:
         Raises:
             ValueError: More segments than there is room for, or one above ``max_segment_len``.
         """
-        spare = self.max_segments - len(segment_lengths)
-        if spare < 0:
+        slots, longest = self.max_segments, max(segment_lengths, default=0)
+        if len(segment_lengths) > slots:
+            raise ValueError(f"{len(segment_lengths)} segments do not fit metadata for {slots}")
+        if longest > self.max_segment_len:
             raise ValueError(
-                f"{len(segment_lengths)} segments do not fit metadata for {self.max_segments}"
+                f"a segment of {longest} tokens is longer than the bound of this metadata, "
+                f"{self.max_segment_len}"
             )
-        if max(segment_lengths, default=0) > self.max_segment_len:
-            raise ValueError(
-                f"a segment of {max(segment_lengths)} tokens is longer than the bound of this "
-                f"metadata, {self.max_segment_len}"
-            )
-        lengths, pinned = tuple(segment_lengths), self.cu_seqlens.device.type == "cuda"
-        self.cu_seqlens.copy_(_offsets(lengths, self.max_segments, pinned), non_blocking=True)
-        queries = self.attention.tile_queries
-        if self.tiles is not None and queries is not None:
-            tiles = _tiles(lengths, self.tiles.shape[0], queries, pinned)
-            self.tiles.copy_(tiles, non_blocking=True)
+        lengths = tuple(segment_lengths)
+        values = _values(lengths, slots, self.num_tiles, self.attention.tile_queries)
+        copy_from_host([values], self.memory)
         self.segment_lengths = lengths
 
     def for_one_run(self, segment_lengths: Sequence[int]) -> PackedAttnMetadata | None:
-        """The part that one layout takes, with the attention that suits it.
+        """Metadata of one layout, with the attention that suits it.
 
         Args:
             segment_lengths: Tokens per segment.
 
         Returns:
-            Metadata of exactly this layout in the same tensors, or None without room for it.
+            Metadata of exactly this layout in the same memory, or None without room for it.
         """
         count, longest, tokens = len(segment_lengths), max(segment_lengths), sum(segment_lengths)
         attention = self.attention.shaped(tokens, longest)
         needed = _num_tiles(attention, segment_lengths)
-        if count > self.max_segments or (self.tiles is not None and needed > len(self.tiles)):
+        if count > self.max_segments or needed > self.num_tiles:
             return None
-        tiles = None if self.tiles is None else self.tiles[:needed]
         # Exactly this layout: empty segments and a loose bound cost attention blocks.
-        made = replace(
-            self,
-            cu_seqlens=self.cu_seqlens[: count + 1],
-            max_segment_len=longest,
-            attention=attention,
-            tiles=tiles,
-        )
+        part = self.memory[: needed * TILE_FIELDS + count + 1]
+        made = PackedAttnMetadata(part, (), longest, attention, needed)
         made.refresh(segment_lengths)
         return made
 
@@ -113,26 +114,20 @@ def _num_tiles(attention: PackedAttention, segment_lengths: Sequence[int]) -> in
     return 0 if queries is None else sum(-(-n // queries) for n in segment_lengths)
 
 
-# Layouts repeat; the tensors are only read. Pinned, so that a copy does not wait for the device.
 @lru_cache(_CACHED_LAYOUTS)
-def _offsets(segment_lengths: tuple[int, ...], slots: int, pinned: bool) -> torch.Tensor:
-    """int32 [slots + 1]: the last offset is repeated for unused slots."""
-    offsets = list(accumulate(segment_lengths, initial=0))
-    offsets += offsets[-1:] * (slots + 1 - len(offsets))
-    host = torch.tensor(offsets, dtype=torch.int32)
-    return host.pin_memory() if pinned else host
-
-
-@lru_cache(_CACHED_LAYOUTS)
-def _tiles(
-    segment_lengths: tuple[int, ...], slots: int, queries: int, pinned: bool
-) -> torch.Tensor:
-    """int32 [slots, TILE_FIELDS]: the tiles of a layout, then idle ones."""
-    found = list_tiles(segment_lengths, queries)
-    tiles = np.zeros((slots, TILE_FIELDS), dtype=np.int32)
-    tiles[: len(found)] = found
-    host = torch.from_numpy(tiles)
-    return host.pin_memory() if pinned else host
+def _values(
+    segment_lengths: tuple[int, ...], slots: int, num_tiles: int, queries: int | None
+) -> np.ndarray:
+    """int32 [N * TILE_FIELDS + slots + 1]: tiles, idle ones, offsets; the last one is repeated."""
+    tile_values, count = num_tiles * TILE_FIELDS, len(segment_lengths)
+    values = np.zeros(tile_values + slots + 1, dtype=np.int32)
+    if queries is not None:
+        tiles = list_tiles(segment_lengths, queries)
+        values[: tiles.size] = tiles.ravel()
+    offsets = values[tile_values:]
+    offsets[: count + 1] = list(accumulate(segment_lengths, initial=0))
+    offsets[count + 1 :] = offsets[count]
+    return values
 
 
 def make_metadata(
@@ -152,10 +147,9 @@ def make_metadata(
         max_segment_len: Most tokens of a segment.
         device: Where it lives.
     """
-    cu_seqlens = torch.zeros(max_segments + 1, dtype=torch.int32, device=device)
     attention = attention.shaped(num_tokens, max_segment_len)
-    tiles = None
-    if attention.tile_queries is not None:
-        slots = max_tiles(num_tokens, max_segments, attention.tile_queries)
-        tiles = torch.zeros(slots, TILE_FIELDS, dtype=torch.int32, device=device)
-    return PackedAttnMetadata(cu_seqlens, (), max_segment_len, attention, tiles)
+    queries = attention.tile_queries
+    slots = 0 if queries is None else max_tiles(num_tokens, max_segments, queries)
+    size = slots * TILE_FIELDS + max_segments + 1
+    memory = torch.zeros(size, dtype=torch.int32, device=device)
+    return PackedAttnMetadata(memory, (), max_segment_len, attention, slots)

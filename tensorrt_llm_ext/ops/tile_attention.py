@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -103,17 +104,18 @@ def list_tiles(segment_lengths: Sequence[int], queries: int) -> np.ndarray:
     Returns:
         int32 [N, TILE_FIELDS].
     """
-    lengths = np.asarray(segment_lengths, dtype=np.int64)
-    ends = np.cumsum(lengths)
-    order = np.argsort(-lengths, kind="stable")
-    lengths, ends = lengths[order], ends[order]
-    counts = -(-lengths // queries)
-    segment = np.repeat(np.arange(len(lengths)), counts)
-    ordinal = np.arange(len(segment)) - np.repeat(np.cumsum(counts) - counts, counts)
-    tiles = np.zeros((len(segment), TILE_FIELDS), dtype=np.int32)
-    tiles[:, 1] = (ends - lengths)[segment]
-    tiles[:, 0] = tiles[:, 1] + ordinal * queries
-    tiles[:, 2] = ends[segment]
+    segments = pairwise(accumulate(segment_lengths, initial=0))
+    rows: list[int] = []
+    starts: list[int] = []
+    ends: list[int] = []
+    # Lists: a new layout pays for each call to numpy more than for a segment here.
+    for start, end in sorted(segments, key=lambda s: s[0] - s[1]):
+        first = range(start, end, queries)
+        rows += first
+        starts += [start] * len(first)
+        ends += [end] * len(first)
+    tiles = np.zeros((len(rows), TILE_FIELDS), dtype=np.int32)
+    tiles[:, 0], tiles[:, 1], tiles[:, 2] = rows, starts, ends
     return tiles
 
 

@@ -142,7 +142,7 @@ def test_repeated_layouts_cost_next_to_nothing(published: Any, timer: HostTimer)
 
 
 def test_layouts_in_turn_are_repeated_layouts(published: Any, timer: HostTimer) -> None:
-    """What the inputs hold is another layout each time: it is on the device, one copy away."""
+    """What the inputs hold is another layout each time: it is built, one copy away."""
     batches = [pictures([(1, 16, 16)] * 8), pictures([(1, 20, 12)] * 8), pictures([(1, 32, 32)])]
     for _ in range(10):
         for batch in batches:
@@ -172,6 +172,24 @@ def test_new_layouts(which: str, published: Any, timer: HostTimer) -> None:
     times = [timer(lambda b=b: published.encode(b)) for b in batches[10:]]
     print(f"new layout of 8, {which}: {statistics.median(times):.1f} us of {len(times)}")
     assert statistics.median(times) <= NEW
+
+
+def orders_of_known_sizes(count: int) -> list[list[dict[str, Any]]]:
+    chosen = random.Random(1)
+    by_grid = dict(zip(KNOWN, pictures(KNOWN, seed=1), strict=True))
+    return [[by_grid[grid] for grid in chosen.sample(KNOWN, 8)] for _ in range(count)]
+
+
+def test_new_layouts_pin_no_memory_once_some_were_seen(published: Any) -> None:
+    """Pinning takes as long as all else; it is counted, so a slow host does not matter."""
+    pinned = []
+    for _ in range(2):
+        published._planners.clear()
+        for batch in orders_of_known_sizes(40):
+            published.encode(batch)
+            torch.cuda.synchronize()
+        pinned.append(torch.cuda.host_memory_stats()["num_host_alloc"])
+    assert pinned[0] == pinned[1]
 
 
 # ---- never waiting ---------------------------------------------------------------------------
@@ -242,6 +260,21 @@ def test_encode_never_waits_for_the_device(name: str, where: str, towers: dict[s
         pairs = zip(got, expected[index], strict=True)
         assert all(torch.equal(a.features, b.features) for a, b in pairs), index
     assert tower.encoder_stats().eager == {}
+
+
+def test_new_layouts_while_the_device_is_behind(towers: dict[str, Any]) -> None:
+    """The host lets go of what a copy will read long before it does, and asks for more."""
+    tower = towers["vision"]
+    batches = orders_of_known_sizes(24)
+    expected = []
+    for batch in batches:
+        expected.append([out.features.clone() for out in tower.encode(batch)])
+        torch.cuda.synchronize()
+    tower._planners.clear()
+    torch.cuda._sleep(500_000_000)  # a quarter of a second
+    results = [tower.encode(batch) for batch in batches]
+    for got, want in zip(results, expected, strict=True):
+        assert all(torch.equal(a.features, b) for a, b in zip(got, want, strict=True))
 
 
 def test_rows_of_an_earlier_request_reach_no_later_one(towers: dict[str, Any]) -> None:

@@ -338,7 +338,7 @@ def test_rows_are_staged_by_one_call(picked, change, names):
     with Writes() as rows:
         placement.write_rows(items)
     assert rows.names == names
-    assert layout.names == ["cat"]
+    assert layout.names == ["copy_"]
     want = torch.cat([items[i].rows["x"][4 * a : 4 * (a + n)] for i, a, n in picked])
     torch.testing.assert_close(inputs["x"][: len(want)], want.float(), rtol=0, atol=0)
 
@@ -430,7 +430,24 @@ def test_clear_zeroes_the_rows_of_those_tokens():
     inputs["layout"].fill_(1)
     adapter.clear(inputs, 4, 12)
     assert inputs["x"].any(1).tolist() == [True, False, False, True]
-    assert inputs["layout"].any(1).tolist() == [True] * 4 + [False] * 8 + [True] * 4
+    assert (inputs["layout"] == 1).all()  # a step writes it for all tokens of its bucket
+
+
+def test_layout_behind_a_step_is_zeros():
+    adapter = make_adapter()
+    inputs = adapter.allocate_inputs(64, CPU)
+    poison(inputs, 7)
+    bucket = adapter.view_inputs(inputs, Bucket(32, 4))
+    items = [item((8,))]
+    placement = adapter.place(bucket, items, runs_of(items, (0, 0, 1)))
+    placement.write_layout()
+    assert inputs["layout"][:8].any(1).all()
+    assert not inputs["layout"][8:32].any()
+    assert inputs["layout"][32:].all()
+    whole = adapter.place(inputs, items, runs_of(items, (0, 0, 1)))
+    assert whole.layout != placement.layout  # more of it is zeros
+    whole.write_layout()
+    assert not inputs["layout"][8:].any()
 
 
 def test_fill_clears_all_behind_a_step_of_coarse_rows():

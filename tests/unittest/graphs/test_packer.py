@@ -171,6 +171,64 @@ def test_small_costs_count_next_to_eager_segments():
     assert [s.bucket for s in steps if isinstance(s, Replay)] == [small, small]
 
 
+def searches(planner: Packer, items: Sequence[Sequence[int]]) -> int:
+    """Sequences that a new plan is searched in."""
+    seen = []
+    cut = planner._cut
+    planner._cut = lambda segments: seen.append(segments) or cut(segments)  # type: ignore[method-assign]
+    planner.plan(items)
+    return len(seen)
+
+
+@pytest.mark.parametrize(
+    ("costs", "expected"),
+    [
+        ((1.0, 1.5), 0),  # two small ones cost more
+        ((1.0, 2.0), 0),  # as much
+        ((1.0, 2.5), 2),  # less: both orders are tried
+        ((3.0, 1.5), 0),  # the large one is cheaper than a small one
+    ],
+)
+def test_one_bucket_that_nothing_can_beat_needs_no_search(costs, expected):
+    small, large = Bucket(64, 4), Bucket(128, 4)
+    planner = packer([small, large], cost=dict(zip((small, large), costs, strict=True)))
+    assert searches(planner, [(20,), (48,), (40,)]) == expected
+
+
+@pytest.mark.parametrize(
+    ("buckets", "kwargs"),
+    [
+        ([Bucket(64, 4), Bucket(128, 2)], {}),  # too many segments
+        ([Bucket(64, 4), Bucket(128, 4, 32)], {}),  # one too long
+        ([Bucket(64, 4), Bucket(96, 4)], {}),  # too many tokens
+        ([Bucket(64, 4), Bucket(128, 4)], {"enable_padding": False}),  # too few
+    ],
+)
+def test_a_bucket_that_does_not_hold_all_is_not_taken_for_all(buckets, kwargs):
+    items = [(20,), (48,), (40,)]
+    planner = packer(buckets, **kwargs)
+    assert searches(planner, items) == 2
+    steps = planner.plan(items)
+    covered(items, steps)
+    no_bound_broken(steps, 256, exact=bool(kwargs))
+
+
+def test_a_ladder_serves_small_batches_without_a_search():
+    """Costs as they are measured: a floor of a replay, then so much a token."""
+    buckets = ladder(4096, 64, unit=4)
+    planner = packer(buckets, cost={b: 1.0 + b.num_tokens / 500 for b in buckets})
+    for n in range(1, 17):
+        assert searches(planner, [(4 * n,)] * 8 + [(n * n,)]) == 0
+
+
+def test_two_buckets_of_odd_size_that_beat_a_large_one_are_found():
+    """What nothing can beat is known in steps of tokens, which the sizes are no multiples of."""
+    odd, large = Bucket(5462, 8), Bucket(16383, 8)
+    planner = packer([odd, large], cost={odd: 1.0, large: 2.5})
+    assert summary(planner.plan([(5462,), (5462,)])) == [(5462, (5462,)), (5462, (5462,))]
+    assert summary(planner.plan([(5462,), (5463,)])) == [(16383, (5462, 5463))]
+
+
 @pytest.mark.parametrize("frames", [1, 2, 3, 4, 5, 9, 200])
 def test_long_video_is_cut_at_frame_pairs(frames):
     steps = packer().plan([(64,) * frames])

@@ -70,6 +70,27 @@ def test_operations_of_a_repeated_layout(count):
     assert seen.names == [staged, "new_empty", "new_empty", "copy_", "copy_", *block * 2]
 
 
+def test_operations_of_a_new_layout():
+    """Two copies of integers on top, from memory that is let go, and slack where there is any."""
+    tower = without_graphs(captured_tower(256, max_batch_size=16))
+    tower.encode(batch_of(8))  # 96 tokens in 128
+    items = [make_item((12,), seed=i) for i in range(8)]
+    with Operations() as seen:
+        tower.encode(items)
+    views = {"slice", "detach", "view"}
+    assert [name for name in seen.names if name not in views] == [
+        *["empty", "copy_"],  # layout of the rows
+        "cat",
+        *["empty", "copy_"],  # of attention
+        *["new_empty", "new_empty", "copy_", "copy_"],
+        *["unsafe_split_with_sizes"] * 2,
+    ]
+    with Operations() as seen:
+        tower.encode([make_item((4,), tag=2)])  # less than before: slack
+    assert seen.names.count("zero_") == 1  # of rows; that of their layout is copied with it
+    assert seen.names.count("empty") == 2
+
+
 @pytest.mark.parametrize("count", [1, 8])
 def test_nothing_is_planned_built_or_refreshed_again(count, monkeypatch):
     tower = captured_tower(256, max_batch_size=16)
@@ -79,7 +100,7 @@ def test_nothing_is_planned_built_or_refreshed_again(count, monkeypatch):
         (PackedEncoderGraphIOAdapter, "pad"),
         (PackedEncoderGraphIOAdapter, "place"),
         (EncoderGraphIOAdapter, "segment_lengths"),
-        (EncoderGraphIOAdapter, "clear"),
+        (PackedEncoderGraphIOAdapter, "clear"),
         (PackedMetadataProvider, "refresh_in_place"),
         (np, "concatenate"),
         (torch, "tensor"),

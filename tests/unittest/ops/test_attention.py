@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensorrt_llm_ext.ops.attention import (
     BlockMaskAttention,
@@ -328,6 +329,39 @@ def test_tiles_are_refreshed_in_place() -> None:
         assert metadata.tiles[: len(found)].tolist() == found.tolist()
         assert not metadata.tiles[len(found) :].any()
         assert metadata.tiles.data_ptr() == address
+
+
+class Writes(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func._schema.is_mutable:
+            self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def test_tiles_and_offsets_are_refreshed_by_one_copy() -> None:
+    metadata = tiled(2048, 20, 2048)
+    assert metadata.tiles is not None
+    versions = [t._version for t in (metadata.tiles, metadata.cu_seqlens)]
+    with Writes() as seen:
+        metadata.refresh([700, 1, 300])
+    assert seen.names == ["copy_"]
+    now = [t._version for t in (metadata.tiles, metadata.cu_seqlens)]
+    assert now == [version + 1 for version in versions]  # both count it, whoever looks at either
+    assert metadata.cu_seqlens.tolist() == [0, 700, 701] + [1001] * 18
+
+
+@pytest.mark.parametrize("segments", [1, 2, 3, 4, 5])
+def test_tiles_are_aligned_however_many_segments_there_are(segments: int) -> None:
+    """The kernel reads one by 16 bytes."""
+    own = tiled(512, segments, 512)
+    for metadata in (own, own.for_one_run([64] * segments)):
+        assert metadata is not None
+        assert metadata.tiles is not None
+        assert metadata.tiles.data_ptr() % (4 * TILE_FIELDS) == 0
 
 
 def test_metadata_of_one_run_is_exact_and_suits_its_layout() -> None:
