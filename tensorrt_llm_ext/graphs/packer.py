@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from .buckets import Bucket, EagerReason, Load
 from .cache import BoundedLRU
-from .captured import WORTH_EAGER
+from .captured import AS_FAST, WORTH_EAGER
 from .layout import Eager, Replay, SegmentRun, Step
 
 # Without measurements a replay costs its tokens plus this many, so that one larger replay beats
@@ -37,8 +37,9 @@ class Packer:
     """Plans the steps for a batch.
 
     Segments keep their order or are sorted by length, whichever costs less; within that order
-    the cut into groups is optimal for the given cost per bucket (dynamic programming). With a cost
-    of eager runs, a batch that is cheaper without graphs goes without.
+    the cut into groups is optimal for the given cost per bucket (dynamic programming), but one
+    replay is kept where several are not clearly cheaper. With a cost of eager runs, a batch that is
+    cheaper without graphs goes without.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class Packer:
             return self._eager_steps([(s, self._no_bucket_reason) for s in segments])
         steps: list[Step] = []
         leftovers: list[tuple[_Segment, EagerReason]] = []
-        for bucket, group in self._one_group(segments) or self._best_cut(segments):
+        for bucket, group in self._cheapest(segments):
             if bucket is None:
                 leftovers += [(segment, self._why_not(segment)) for segment in group]
             else:
@@ -108,27 +109,38 @@ class Packer:
             return plan
         return tuple(Eager(*_runs(group), EagerReason.SLOWER_THAN_EAGER) for group in eager)
 
-    def _one_group(self, segments: Sequence[_Segment]) -> list[_Group]:
-        """All in one bucket, if no number of buckets could hold as many tokens for less."""
-        if not segments:
-            return []
-        load = _load(segments)
+    def _cheapest(self, segments: Sequence[_Segment]) -> list[_Group]:
+        """The cheapest groups, or one group where several are not clearly cheaper."""
+        one = self._one_bucket(_load(segments)) if segments else None
+        if one is None:
+            return self._best_cut(segments)[1]
+        bucket, time, floor = one
+        if time > AS_FAST * floor:
+            cost, groups = self._best_cut(segments)
+            if time > AS_FAST * cost:
+                return groups
+        return [(bucket, segments)]
+
+    def _one_bucket(self, load: Load) -> tuple[Bucket, float, float] | None:
+        """The cheapest bucket that holds all, its time, and the least that any number could take.
+
+        The last leaves all bounds but the tokens aside.
+        """
         for time, size, max_segments, bucket in self._by_cost:
             if size < load.num_tokens or max_segments < load.num_segments:
                 continue  # as ``rejects`` would say, which takes longer
             if bucket.rejects(load, exact=self._exact) is None:
-                floor = self._floors[-(-load.num_tokens // self._floor_step)]
-                return [(bucket, segments)] if time <= floor else []
-        return []
+                return bucket, time, self._floors[-(-load.num_tokens // self._floor_step)]
+        return None
 
-    def _best_cut(self, segments: Sequence[_Segment]) -> list[_Group]:
+    def _best_cut(self, segments: Sequence[_Segment]) -> tuple[float, list[_Group]]:
         by_length = sorted(segments, key=lambda s: -s.num_tokens)
-        cost, groups = self._cut(segments)
+        (without, time), groups = self._cut(segments)
         if by_length != segments:
             sorted_cost, sorted_groups = self._cut(by_length)
-            if sorted_cost < cost:
-                groups = sorted_groups
-        return groups
+            if sorted_cost < (without, time):
+                (without, time), groups = sorted_cost, sorted_groups
+        return time, groups
 
     def _time(self, steps: Sequence[Step], eager_cost: Callable[[Load], float]) -> float:
         return sum(
