@@ -113,6 +113,30 @@ def test_the_first_form_is_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
     assert capture(Slow(usual=1.0, other=2.0), FORMS).search_seconds == 3.0
 
 
+@pytest.mark.parametrize(
+    ("other", "kept", "capture_ms"), [(2.0, "usual", 30.0), (1.0, "other", 70.0)]
+)
+def test_time_of_a_capture_is_that_of_the_form_that_is_kept(
+    other: float, kept: str, capture_ms: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the replays that are timed nor what another form took are in it."""
+
+    class Slow(TimedBackend):
+        def capture(self, body: Any, *, warmup_steps: int) -> Any:
+            graph = super().capture(body, warmup_steps=warmup_steps)
+            now.append(now[-1] + {"usual": 0.03, "other": 0.07}[graph.form])
+            return graph
+
+        def time_ms(self, body: Any, *, repeats: int) -> float:
+            now.append(now[-1] + 1.0)
+            return super().time_ms(body, repeats=repeats)
+
+    now = [5.0]
+    monkeypatch.setattr(variants.time, "perf_counter", lambda: now[-1])
+    best = capture(Slow(usual=1.5, other=other), FORMS)
+    assert (best.variant, best.capture_ms) == (kept, pytest.approx(capture_ms))
+
+
 def test_one_form_is_not_searched() -> None:
     backend = TimedBackend(usual=1.0)
     assert capture(backend, ("usual",)).variant == "usual"
