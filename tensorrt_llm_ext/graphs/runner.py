@@ -65,7 +65,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
             backend: Records and replays.
             device: Where the buffers live.
             eager_metadata: Attention layout -> metadata of an eager run, for its timing.
-            choices: Forms of buckets that are known to be fastest.
+            choices: What is known of buckets: fastest forms, and which need not be captured.
             warmup_steps: Runs before each capture.
             enable_padding: Off: a step is replayed only at exactly its bucket's tokens.
         """
@@ -75,7 +75,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         self._backend = backend
         self._device = device
         self._eager_metadata = eager_metadata
-        self._choices = choices
+        self.choices = choices
         self._warmup_steps = warmup_steps
         self._exact = not enable_padding
         self._inputs: Tensors = {}
@@ -153,7 +153,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
 
         eager_ms = backend.time_ms(eager, repeats=1)
         steps = max(1, self._warmup_steps - 1)  # that was one, but its attention may be another
-        best = self._choices.capture(bucket, backend, body, steps, partial(refresh, metadata, full))
+        best = self.choices.capture(bucket, backend, body, steps, partial(refresh, metadata, full))
         addresses = addresses_of(metadata, self._provider.graph_critical_attrs)
         parts = best.graph, best.region, inputs, outputs, metadata, addresses
         self._captured[bucket] = CapturedBucket(*parts)

@@ -34,23 +34,32 @@ CACHE_VARIABLE = "TRTLLM_EXT_CACHE_DIR"
 TIMED_RUNS = 5  # one is enough where timings decide nothing
 _CLEARLY = 2.0
 _EQUAL = 1.05
+_REPLACED = "replaced"  # in a file of choices: no bucket has that name
 WORTH_CHANGING = 0.99
 """A form has to be faster than the first by this factor: timings are no better than that."""
 
 
-def signature_of(module: nn.Module, device: torch.device) -> str:
-    """What decides which forms are fastest: device, versions, and the shapes of all weights.
+def signature_of(module: nn.Module, device: torch.device, region: str) -> str:
+    """What decides which forms are fastest: device, versions, weights' shapes, how it computes.
 
     Args:
         module: The encoder.
         device: Where it runs.
+        region: How it computes: what of it a user can choose.
 
     Returns:
         A short digest.
     """
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     weights = [(n, list(p.shape), str(p.dtype)) for n, p in module.named_parameters()]
-    facts = [name, torch.__version__, torch.version.cuda, type(module).__qualname__, weights]
+    facts = [
+        region,
+        name,
+        torch.__version__,
+        torch.version.cuda,
+        type(module).__qualname__,
+        weights,
+    ]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
@@ -199,24 +208,31 @@ def _in_variant(backend: GraphBackend, variant: str, body: Callable[[], None]) -
 
 
 class VariantChoices:
-    """The fastest form of each bucket of one encoder."""
+    """What a search found about the buckets of one encoder.
+
+    That is the fastest form of each, and which ones a larger one replaces at no cost.
+    """
 
     def __init__(self, signature: str, search_seconds: float) -> None:
         """Reads what an earlier start-up found.
 
         Args:
             signature: See ``signature_of``.
-            search_seconds: Time for trying forms that nobody has tried; then the first is taken.
+            search_seconds: Time for trying forms that nobody has tried; then the first is taken. 0:
+                replaced buckets are neither known nor noted.
         """
         self._path = cache_dir() / f"variants-{signature}.json"
+        self._searches = search_seconds > 0
         self._left = search_seconds
-        self._known = _read(self._path)
-        self._saved = dict(self._known)
+        self._known, self._replaced = _read(self._path)
+        self._saved = self._content()
 
     @classmethod
-    def of(cls, module: nn.Module, device: torch.device, search_seconds: float) -> VariantChoices:
+    def of(
+        cls, module: nn.Module, device: torch.device, region: str, search_seconds: float
+    ) -> VariantChoices:
         """Those of an encoder on a device; see ``signature_of`` and the constructor."""
-        return cls(signature_of(module, device), search_seconds)
+        return cls(signature_of(module, device, region), search_seconds)
 
     def candidates(self, bucket: Bucket, variants: Sequence[str]) -> tuple[str, ...]:
         """Forms to capture.
@@ -259,33 +275,64 @@ class VariantChoices:
         self._known[_key(bucket)] = variant
         self._left -= seconds
 
+    def replacement(self, bucket: Bucket, kept: Iterable[Bucket]) -> Bucket | None:
+        """The kept bucket that was found to be as fast at an earlier start, if there is one.
+
+        Args:
+            bucket: The shape.
+            kept: Buckets that can stand in for it.
+        """
+        name = self._replaced.get(_key(bucket))
+        return next((b for b in kept if _key(b) == name), None) if self._searches else None
+
+    def note_replacement(self, bucket: Bucket, by: Bucket) -> None:
+        """Remembers that a bucket need not be captured beside another."""
+        if self._searches:
+            self._replaced[_key(bucket)] = _key(by)
+
+    def _content(self) -> dict[str, Any]:
+        return (
+            {**self._known, _REPLACED: dict(self._replaced)} if self._replaced else {**self._known}
+        )
+
     def save(self) -> None:
         """Writes new choices down, if that is possible."""
-        if self._known == self._saved:
+        content = self._content()
+        if content == self._saved:
             return
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(
                 "w", dir=self._path.parent, suffix=".tmp", delete=False, encoding="utf-8"
             ) as file:
-                json.dump(self._known, file, indent=1, sort_keys=True)
+                json.dump(content, file, indent=1, sort_keys=True)
             os.replace(file.name, self._path)  # another process may be writing the same
         except OSError as error:
             logger.info("cannot remember the fastest forms in %s: %s", self._path, error)
             return
-        self._saved = dict(self._known)
+        self._saved = content
 
 
 def _key(bucket: Bucket) -> str:
     return f"{bucket.num_tokens}x{bucket.max_segments}x{bucket.max_segment_len}"
 
 
-def _read(path: Path) -> dict[str, str]:
+def _read(path: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Form by bucket, and replacement by bucket."""
     try:
         found: Any = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return {}
+        return {}, {}
     except (OSError, ValueError) as error:
         logger.warning("ignoring %s: %s", path, error)
-        return {}
-    return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
+        return {}, {}
+    # Not there in a file of an older version.
+    replaced = found.pop(_REPLACED, {}) if isinstance(found, dict) else None
+    if not isinstance(replaced, dict):
+        logger.warning("ignoring %s: it has to map buckets to their fastest forms", path)
+        return {}, {}
+    return _strings(found), _strings(replaced)
+
+
+def _strings(found: dict[Any, Any]) -> dict[str, str]:
+    return {str(k): str(v) for k, v in found.items()}

@@ -34,11 +34,6 @@ BUCKET = Bucket(64, 4)
 FORMS = ("usual", "other")
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRTLLM_EXT_CACHE_DIR", str(tmp_path / "made" / "here"))
-
-
 class TimedBackend(StaticGraphBackend):
     """Replays take as long as the form they were captured in."""
 
@@ -189,7 +184,47 @@ def test_search_stops_when_its_time_is_over() -> None:
     assert VariantChoices("abc", search_seconds=0).candidates(BUCKET, FORMS) == ("usual",)
 
 
-@pytest.mark.parametrize("content", ["{", "[1]", '{"a": '])
+def test_a_replaced_bucket_is_remembered_with_what_replaces_it() -> None:
+    larger, other = Bucket(96, 4), Bucket(128, 4)
+    first = VariantChoices("abc", search_seconds=10)
+    assert first.replacement(BUCKET, [other, larger]) is None
+    first.note_replacement(BUCKET, larger)
+    first.save()
+    again = VariantChoices("abc", search_seconds=0.1)
+    again.note(Bucket(32, 4), "usual", 1.0)  # the time of a search is over, not what is known
+    assert again.replacement(BUCKET, [other, larger]) == larger
+    assert again.replacement(BUCKET, [other]) is None
+    assert again.replacement(Bucket(64, 5), [other, larger]) is None
+    assert again.replacement(Bucket(64, 4, 32), [larger]) is None
+    assert again.replacement(BUCKET, [Bucket(96, 4, 96)]) is None
+    assert again.candidates(BUCKET, FORMS[:1]) == ("usual",)
+    again.save()
+    off = VariantChoices("abc", search_seconds=0)
+    assert off.replacement(BUCKET, [larger]) is None
+    assert VariantChoices("xyz", search_seconds=10).replacement(BUCKET, [larger]) is None
+    content = json.loads((cache_dir() / "variants-abc.json").read_text())
+    assert content == {"32x4xNone": "usual", "replaced": {"64x4xNone": "96x4xNone"}}
+    again.note_replacement(BUCKET, other)  # it was looked for again
+    again.save()
+    assert VariantChoices("abc", search_seconds=1).replacement(BUCKET, [other]) == other
+
+
+def test_no_search_notes_no_replacement() -> None:
+    choices = VariantChoices("abc", search_seconds=0)
+    choices.note_replacement(BUCKET, Bucket(96, 4))
+    choices.save()
+    assert not cache_dir().exists()
+
+
+def test_a_file_without_replacements_serves() -> None:
+    cache_dir().mkdir(parents=True)
+    (cache_dir() / "variants-abc.json").write_text('{"64x4xNone": "other"}')
+    choices = VariantChoices("abc", search_seconds=10)
+    assert choices.candidates(BUCKET, FORMS) == ("other",)
+    assert choices.replacement(BUCKET, [Bucket(96, 4)]) is None
+
+
+@pytest.mark.parametrize("content", ["{", "[1]", '{"a": ', '{"64x4xNone": "no", "replaced": "x"}'])
 def test_a_broken_file_is_ignored(content: str, caplog: pytest.LogCaptureFixture) -> None:
     cache_dir().mkdir(parents=True)
     path = cache_dir() / "variants-abc.json"
@@ -197,7 +232,8 @@ def test_a_broken_file_is_ignored(content: str, caplog: pytest.LogCaptureFixture
     with caplog.at_level(logging.WARNING):
         choices = VariantChoices("abc", search_seconds=10)
     assert choices.candidates(BUCKET, FORMS) == FORMS
-    assert ("ignoring" in caplog.text) is (content != "[1]")
+    assert "ignoring" in caplog.text
+    assert choices.replacement(BUCKET, [Bucket(96, 4)]) is None
     choices.note(BUCKET, "other", 1.0)
     choices.save()
     assert json.loads(path.read_text()) == {"64x4xNone": "other"}
@@ -279,21 +315,26 @@ def test_close_times_are_taken_again(
 
 def test_signature_depends_on_shapes_and_dtype() -> None:
     device = torch.device("cpu")
-    one = signature_of(torch.nn.Linear(2, 3), device)
-    assert one == signature_of(torch.nn.Linear(2, 3), device)
+    one = signature_of(torch.nn.Linear(2, 3), device, "")
+    assert one == signature_of(torch.nn.Linear(2, 3), device, "")
     others = (
         torch.nn.Linear(3, 2),
         torch.nn.Linear(2, 3).half(),
         torch.nn.Linear(2, 3, bias=False),
     )
-    assert len({one, *(signature_of(m, device) for m in others)}) == 4
+    assert len({one, *(signature_of(m, device, "") for m in others)}) == 4
+
+
+def test_signature_depends_on_how_it_computes() -> None:
+    module, device = torch.nn.Linear(2, 3), torch.device("cpu")
+    assert signature_of(module, device, "tiles") != signature_of(module, device, "varlen")
 
 
 def test_signature_depends_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = set()
     for name in ("one", "other"):
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device, name=name: name)
-        seen.add(signature_of(torch.nn.Linear(2, 3), torch.device("cuda")))
+        seen.add(signature_of(torch.nn.Linear(2, 3), torch.device("cuda"), ""))
     assert len(seen) == 2
 
 
@@ -313,6 +354,7 @@ def overtaken(
     runner: Any = SimpleNamespace(
         adapter=SimpleNamespace(layout_of=lambda bucket, segments: segments),
         time_layout=lambda bucket, segments: many[bucket],
+        choices=VariantChoices("abc", search_seconds=10),
     )
     config = MultimodalEncoderCudaGraphConfig(max_batch_size=8)
     judge = _Judge(runner, config, "image")
@@ -365,6 +407,7 @@ def test_many_segments_are_as_many_as_fit() -> None:
     runner: Any = SimpleNamespace(
         adapter=SimpleNamespace(layout_of=lambda bucket, segments: segments),
         time_layout=time_layout,
+        choices=VariantChoices("abc", search_seconds=10),
     )
     judge = _Judge(runner, MultimodalEncoderCudaGraphConfig(max_batch_size=8), "image")
     short, long = Bucket(100, 8, 32), Bucket(128, 8, 128)
