@@ -23,8 +23,9 @@ from .captured import (
 )
 from .layout import AttentionLayout, EncoderItem, Replay
 from .prepared import PreparedReplay
+from .rehearsal import WarmUps, form_of, rehearse
 from .staging import HeldInputs
-from .variants import TIMED_RUNS, VariantChoices, rehearse, settle
+from .variants import TIMED_RUNS, VariantChoices, settle
 
 M = TypeVar("M")
 
@@ -66,7 +67,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
             device: Where the buffers live.
             eager_metadata: Attention layout -> metadata of an eager run, for its timing.
             choices: What is known of buckets: fastest forms, and which need not be captured.
-            warmup_steps: Runs before each capture.
+            warmup_steps: Runs before a capture, see ``rehearsal.WarmUps``.
             enable_padding: Off: a step is replayed only at exactly its bucket's tokens.
         """
         self._encoder_fn = encoder_fn
@@ -76,7 +77,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         self._device = device
         self._eager_metadata = eager_metadata
         self.choices = choices
-        self._warmup_steps = warmup_steps
+        self._warm_ups = WarmUps(warmup_steps)
         self._exact = not enable_padding
         self._inputs: Tensors = {}
         self._outputs: Tensors = {}
@@ -127,7 +128,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
             yield bucket, times
 
     def rehearse(self, buckets: Iterable[Bucket]) -> None:
-        """Runs a bucket of each form once, see ``variants.rehearse``."""
+        """Runs a bucket of each form once, see ``rehearsal.rehearse``."""
         parts = self.adapter, self._provider, self._backend, self._encoder_fn, self._eager_metadata
         with plain_mode(self._device):
             rehearse(buckets, *parts, self._device)
@@ -152,8 +153,9 @@ class MultimodalEncoderGraphRunner(Generic[M]):
             run_encoder(self._encoder_fn, inputs, self._eager_metadata(full))
 
         eager_ms = backend.time_ms(eager, repeats=1)
-        steps = max(1, self._warmup_steps - 1)  # that was one, but its attention may be another
-        best = self.choices.capture(bucket, backend, body, steps, partial(refresh, metadata, full))
+        warm_ups = partial(self._warm_ups.due, bucket.num_tokens, form_of(metadata))
+        fill = partial(refresh, metadata, full)
+        best = self.choices.capture(bucket, backend, body, warm_ups, fill)
         addresses = addresses_of(metadata, self._provider.graph_critical_attrs)
         parts = best.graph, best.region, inputs, outputs, metadata, addresses
         self._captured[bucket] = CapturedBucket(*parts)

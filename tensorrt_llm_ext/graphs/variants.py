@@ -22,11 +22,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from .adapter import EncoderGraphIOAdapter, EncoderMetadataProvider
 from .backends import LONG_MS, CapturedGraph, GraphBackend
 from .buckets import Bucket
-from .captured import EncoderFn, run_encoder
-from .layout import AttentionLayout
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +90,7 @@ def capture_fastest(
     backend: GraphBackend,
     body: Callable[[], None],
     variants: Sequence[str],
-    warmup_steps: int,
+    warm_ups: Callable[[str], int],
     before_timing: Callable[[], None],
 ) -> Captured:
     """Captures a region in several forms and keeps the fastest.
@@ -102,7 +99,7 @@ def capture_fastest(
         backend: Records and times.
         body: The region.
         variants: Forms to try, the usual one first.
-        warmup_steps: Runs before each capture.
+        warm_ups: Form -> runs before its capture.
         before_timing: Brings in the work that replays are timed with.
 
     Returns:
@@ -113,7 +110,7 @@ def capture_fastest(
     for variant in variants:
         region = partial(_in_variant, backend, variant, body)
         start = time.perf_counter()
-        graph = backend.capture(region, warmup_steps=warmup_steps)
+        graph = backend.capture(region, warmup_steps=warm_ups(variant))
         end = time.perf_counter()
         if best is None:
             search_start = end
@@ -158,44 +155,6 @@ def settle(
     if eager_ms >= _CLEARLY * replay_ms or LONG_MS <= eager_ms <= _EQUAL * replay_ms:
         return replay_ms, eager_ms
     return replay_ms, min(eager_ms, backend.time_ms(eager, repeats=TIMED_RUNS))
-
-
-def rehearse(
-    buckets: Iterable[Bucket],
-    adapter: EncoderGraphIOAdapter,
-    provider: EncoderMetadataProvider[Any],
-    backend: GraphBackend,
-    encoder_fn: EncoderFn,
-    eager_metadata: Callable[[AttentionLayout], Any],
-    device: torch.device,
-) -> None:
-    """Runs a bucket of each form once, uncaptured: libraries and workspaces are loaded then.
-
-    Eager runs may take a form of attention that no bucket has. Timed the first time, they would
-    take as long as it takes to compile.
-
-    Args:
-        buckets: The buckets; the largest of a form is the one.
-        adapter: Shapes and buffers.
-        provider: Builds the attention metadata, which has forms of its own.
-        backend: Runs them.
-        encoder_fn: The encoder.
-        eager_metadata: Attention layout -> metadata of an eager run.
-        device: Where the buffers live.
-    """
-    seen: set[object] = set()
-    for bucket in sorted(buckets, reverse=True):
-        metadata = provider.build(bucket, adapter.num_segment_slots(bucket))
-        provider.refresh_in_place(metadata, adapter.layout_of(bucket))
-        eager = eager_metadata(adapter.layout_of(bucket, bucket.even_segments))
-        variants = backend.variants(bucket.num_tokens)
-        for attended, variant in (*((metadata, v) for v in variants), (eager, variants[0])):
-            form = getattr(attended, "attention", None), variant
-            if form not in seen:
-                seen.add(form)
-                inputs = adapter.allocate_inputs(bucket.num_tokens, device)
-                with backend.in_variant(variant):
-                    backend.run(partial(run_encoder, encoder_fn, inputs, attended))
 
 
 def _repeats(backend: GraphBackend) -> int:
@@ -254,12 +213,12 @@ class VariantChoices:
         bucket: Bucket,
         backend: GraphBackend,
         body: Callable[[], None],
-        warmup_steps: int,
+        warm_ups: Callable[[str], int],
         before_timing: Callable[[], None],
     ) -> Captured:
         """Captures a bucket in its fastest form; see ``capture_fastest``."""
         variants = self.candidates(bucket, backend.variants(bucket.num_tokens))
-        best = capture_fastest(backend, body, variants, warmup_steps, before_timing)
+        best = capture_fastest(backend, body, variants, warm_ups, before_timing)
         if len(variants) > 1:
             self.note(bucket, best.variant, best.search_seconds)
         return best

@@ -95,8 +95,8 @@ class MultimodalEncoderCudaGraphConfig(StrictBaseModel):
     )
     warmup_steps: WarmupSteps = Field(
         2,
-        description="Eager runs of each bucket before it is captured; from two on, one of them is "
-        "the run that is timed.",
+        description="Eager runs of each number of tokens before it is captured, which its buckets "
+        "for short and for long segments share; from two on, one of them is the run that is timed.",
         status="prototype",
     )
     enable_replay_stats: Bool = Field(

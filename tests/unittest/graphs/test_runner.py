@@ -7,6 +7,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import weakref
+from collections import Counter
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from tensorrt_llm_ext.graphs.adapter import EncoderGraphTensorSpec
 from tensorrt_llm_ext.graphs.buckets import Bucket
 from tensorrt_llm_ext.graphs.layout import Replay
 from tensorrt_llm_ext.graphs.packer import Packer
+from tensorrt_llm_ext.graphs.rehearsal import WarmUps
 from tensorrt_llm_ext.graphs.runner import CaptureError, MultimodalEncoderGraphRunner
 from tensorrt_llm_ext.graphs.variants import VariantChoices
 from tensorrt_llm_ext.ops.attention import BlockMaskAttention, SegmentAttention
@@ -285,6 +288,52 @@ def test_warm_up_runs(warmup_steps, runs):
     """The timed eager run is one of them, but never the only one: its attention may be another."""
     bench = Bench([Bucket(32, 2)], warmup_steps=warmup_steps)
     assert len(bench.calls) == runs + 1  # to record
+
+
+@pytest.mark.parametrize(("warmup_steps", "first", "second"), [(1, 2, 1), (2, 2, 1), (4, 4, 1)])
+def test_the_second_bucket_of_a_size_needs_no_warm_up_of_its_own(warmup_steps, first, second):
+    """Its products have run. Its timed eager run and the recording are all there is."""
+    buckets = [Bucket(64, 4, 64), Bucket(64, 4, 16), Bucket(64, 2), Bucket(32, 2)]
+    bench = Bench(buckets, warmup_steps=warmup_steps)
+    assert Counter(bench.calls) == {64: first + 1 + 2 * (second + 1), 32: first + 1}
+
+
+def test_the_second_bucket_of_a_size_has_a_warm_up_when_its_attention_is_another():
+    class TwoForms(Provider):
+        def build(self, bucket, num_segments):
+            metadata = super().build(bucket, num_segments)
+            if bucket.max_segments == 2:
+                metadata.attention = Other()
+            return metadata
+
+    @dataclass(frozen=True)
+    class Other(BlockMaskAttention):
+        pass
+
+    buckets = [Bucket(64, 4), Bucket(64, 2), Bucket(32, 4), Bucket(32, 2)]
+    bench = Bench(buckets, provider=TwoForms())
+    assert Counter(bench.calls) == {64: 3 + 3, 32: 3 + 2}  # known from 64 tokens
+
+
+def test_no_variant_is_captured_that_has_not_run_at_this_size():
+    warm_ups = WarmUps(2)
+    assert [warm_ups.due(64, "tall", "one") for _ in range(2)] == [1, 0]
+    assert [warm_ups.due(64, "tall", "other") for _ in range(2)] == [1, 0]
+    assert [warm_ups.due(32, "tall", "other") for _ in range(2)] == [1, 0]
+    assert [warm_ups.due(32, "low", "other") for _ in range(2)] == [1, 0]
+    assert [warm_ups.due(64, "low", "other") for _ in range(2)] == [0, 0]
+    assert [warm_ups.due(64, "low", "one") for _ in range(2)] == [1, 0]
+    asked = WarmUps(5)
+    assert [asked.due(64, form, "one") for form in ("tall", "low", "low")] == [4, 1, 0]
+
+
+def test_what_ran_before_a_release_counts():
+    """Memory goes, and what is loaded stays: a set that is captured again needs no warm-ups."""
+    bench = Bench([Bucket(64, 4)])
+    bench.runner.release()
+    bench.calls.clear()
+    list(bench.runner.capture([Bucket(64, 4)]))
+    assert bench.calls == [64, 64]  # timed, recorded
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,9 @@ def capture(backend: TimedBackend, forms: tuple[str, ...]) -> Any:
         backend.ran.append(backend.form)
         torch.zeros(2).add_(1)
 
-    return capture_fastest(backend, body, forms, 1, lambda: backend.ran.append("filled"))
+    return capture_fastest(
+        backend, body, forms, lambda variant: 1, lambda: backend.ran.append("filled")
+    )
 
 
 @pytest.mark.parametrize(
@@ -132,6 +134,16 @@ def test_time_of_a_capture_is_that_of_the_form_that_is_kept(
     assert (best.variant, best.capture_ms) == (kept, pytest.approx(capture_ms))
 
 
+def test_each_form_has_warm_ups_of_its_own() -> None:
+    def body() -> None:
+        backend.ran.append(backend.form)
+        torch.zeros(2).add_(1)
+
+    backend = TimedBackend(usual=1.0, other=2.0)
+    capture_fastest(backend, body, FORMS, {"usual": 0, "other": 2}.__getitem__, lambda: None)
+    assert backend.ran == ["usual", *["other"] * 3]  # one of each to record
+
+
 def test_one_form_is_not_searched() -> None:
     backend = TimedBackend(usual=1.0)
     assert capture(backend, ("usual",)).variant == "usual"
@@ -157,7 +169,7 @@ def test_only_a_choice_among_several_is_noted() -> None:
         (BUCKET, TimedBackend(usual=2.0, other=1.0)),
         (Bucket(32, 4), TimedBackend(usual=2.0)),
     ):
-        choices.capture(bucket, backend, body, 1, lambda: None)
+        choices.capture(bucket, backend, body, lambda variant: 1, lambda: None)
     assert choices.candidates(BUCKET, FORMS) == ("other",)
     assert choices.candidates(Bucket(32, 4), FORMS) == FORMS
 
