@@ -190,10 +190,17 @@ def test_rehearsal_runs_every_form_once():
             ran.append((variant, len(bench.calls)))
             yield
 
-    bench = Bench(backend=TwoForms(), capture=False)
+    class Counting(Provider):
+        def refresh_in_place(self, metadata, layout):
+            filled.append(metadata)
+            super().refresh_in_place(metadata, layout)
+
+    filled = []
+    bench = Bench(backend=TwoForms(), provider=Counting(), capture=False)
     bench.runner.rehearse(BUCKETS)
     assert ran == [("one", 0), ("one", 1), ("other", 2)]
     assert bench.calls == [128, 128, 64]  # the second with the attention of eager runs
+    assert filled == [metadata for *_, metadata in bench.provider.built[:2]]  # no eager one, no 32
     bench = Bench(backend=TwoForms(), provider=Provider(SegmentAttention()), capture=False)
     bench.runner.rehearse(BUCKETS)
     assert bench.calls == [128, 64]
