@@ -130,7 +130,7 @@ def capture_fastest(
 def settle(
     backend: GraphBackend,
     replay: Callable[[], None],
-    eager: Callable[[], None],
+    eager: Callable[[], None] | None,
     first: tuple[float, float],
 ) -> tuple[float, float]:
     """Times what was close again; a first run often had to wait for memory or an upload.
@@ -141,7 +141,7 @@ def settle(
     Args:
         backend: Runs and times.
         replay: The replay.
-        eager: The same uncaptured.
+        eager: The same uncaptured; None: its time is no first one.
         first: Milliseconds that both took.
 
     Returns:
@@ -152,7 +152,11 @@ def settle(
         return first
     if eager_ms < replay_ms:
         replay_ms = min(replay_ms, backend.time_ms(replay, repeats=TIMED_RUNS))
-    if eager_ms >= _CLEARLY * replay_ms or LONG_MS <= eager_ms <= _EQUAL * replay_ms:
+    if (
+        eager is None
+        or eager_ms >= _CLEARLY * replay_ms
+        or LONG_MS <= eager_ms <= _EQUAL * replay_ms
+    ):
         return replay_ms, eager_ms
     return replay_ms, min(eager_ms, backend.time_ms(eager, repeats=TIMED_RUNS))
 

@@ -297,12 +297,39 @@ def test_warm_up_runs(warmup_steps, runs):
     assert len(bench.calls) == runs + 1  # to record
 
 
-@pytest.mark.parametrize(("warmup_steps", "first", "second"), [(1, 2, 1), (2, 2, 1), (4, 4, 1)])
-def test_the_second_bucket_of_a_size_needs_no_warm_up_of_its_own(warmup_steps, first, second):
+@pytest.mark.parametrize(("warmup_steps", "runs"), [(1, 2), (2, 2), (4, 4)])
+def test_the_second_bucket_of_a_size_needs_no_warm_up_of_its_own(warmup_steps, runs):
     """Its products have run. Its timed eager run and the recording are all there is."""
-    buckets = [Bucket(64, 4, 64), Bucket(64, 4, 16), Bucket(64, 2), Bucket(32, 2)]
-    bench = Bench(buckets, warmup_steps=warmup_steps)
-    assert Counter(bench.calls) == {64: first + 1 + 2 * (second + 1), 32: first + 1}
+    bench = Bench([Bucket(64, 4), Bucket(64, 2), Bucket(32, 2)], warmup_steps=warmup_steps)
+    assert Counter(bench.calls) == {64: runs + 1 + 2, 32: runs + 1}
+
+
+@pytest.mark.parametrize("eager_ms", [15.0, 1.0])
+def test_the_same_eager_run_is_timed_once(eager_ms):
+    """Buckets of a size for long and for short segments are timed with the same ones."""
+
+    class Noting(SpyBackend):
+        def time_ms(self, body, *, repeats):
+            timed.append("replay" if body in self._replay_tokens else "eager")
+            return super().time_ms(body, repeats=repeats)
+
+    timed = []
+    backend = Noting(accelerated=True, times=lambda n: (10.0, eager_ms))
+    buckets = [Bucket(64, 4, 64), Bucket(64, 4, 16), Bucket(64, 2), Bucket(32, 2, 16)]
+    again = ["replay"] * (eager_ms < 10.0)  # both are close enough to be timed again
+    first, same = ["eager", "replay", *again, "eager"], ["replay", *again]
+    bench = Bench(buckets, backend=backend)
+    assert timed == [*first, *same, *first, *first]  # other segments, another size
+    assert {times.eager_ms for _, times in bench.times} == {eager_ms}
+    assert len(bench.calls) == 4 + 1 + 3 + 4
+
+
+def test_an_eager_run_is_timed_again_after_a_release():
+    bench = Bench([Bucket(64, 4)])
+    bench.runner.release()
+    bench.calls.clear()
+    list(bench.runner.capture([Bucket(64, 4)]))
+    assert bench.calls == [64, 64]  # timed, recorded: what is loaded stays, so no warm-up
 
 
 def test_the_second_bucket_of_a_size_has_a_warm_up_when_its_attention_is_another():
@@ -332,15 +359,6 @@ def test_no_variant_is_captured_that_has_not_run_at_this_size():
     assert [warm_ups.due(64, "low", "one") for _ in range(2)] == [1, 0]
     asked = WarmUps(5)
     assert [asked.due(64, form, "one") for form in ("tall", "low", "low")] == [4, 1, 0]
-
-
-def test_what_ran_before_a_release_counts():
-    """Memory goes, and what is loaded stays: a set that is captured again needs no warm-ups."""
-    bench = Bench([Bucket(64, 4)])
-    bench.runner.release()
-    bench.calls.clear()
-    list(bench.runner.capture([Bucket(64, 4)]))
-    assert bench.calls == [64, 64]  # timed, recorded
 
 
 @pytest.mark.parametrize(

@@ -321,6 +321,10 @@ def test_close_times_are_taken_again(
     backend = Again(*again)
     assert settled(backend, *first) == expected
     assert backend.timed == timed
+    backend = Again(*again)
+    replays = [what for what in timed if what == "replay"]  # an eager run that was not the first
+    stands = settle(backend, lambda: "replay", None, first)  # type: ignore[arg-type, return-value]
+    assert (stands, backend.timed) == ((expected[0], first[1]), replays)
     backend = Again(*again, accelerated=False)
     assert settled(backend, *first) == first
     assert backend.timed == []
