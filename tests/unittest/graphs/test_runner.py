@@ -324,6 +324,34 @@ def test_the_same_eager_run_is_timed_once(eager_ms):
     assert len(bench.calls) == 4 + 1 + 3 + 4
 
 
+def test_the_time_of_an_eager_run_is_the_one_that_was_settled():
+    """The first may have had to wait for memory."""
+    waits = iter([15.0, 12.0])
+
+    class Waiting(SpyBackend):
+        def time_ms(self, body, *, repeats):
+            replay_ms = super().time_ms(body, repeats=repeats)
+            return replay_ms if body in self._replay_tokens else next(waits)
+
+    backend = Waiting(accelerated=True, times=lambda n: (10.0, 0.0))
+    bench = Bench([Bucket(64, 4, 64), Bucket(64, 4, 16)], backend=backend)
+    assert [times.eager_ms for _, times in bench.times] == [12.0, 12.0]
+
+
+def test_eager_runs_of_two_sizes_are_two_though_their_layouts_are_the_same():
+    class Alike(tuple):
+        def __eq__(self, other):
+            return True
+
+        __hash__ = tuple.__hash__
+
+    adapter = make_adapter()
+    layout_of = adapter.layout_of
+    adapter.layout_of = lambda *args: Alike(layout_of(*args))
+    bench = Bench([Bucket(64, 4), Bucket(32, 4)], adapter=adapter)
+    assert Counter(bench.calls) == {64: 3, 32: 3}
+
+
 def test_an_eager_run_is_timed_again_after_a_release():
     bench = Bench([Bucket(64, 4)])
     bench.runner.release()
