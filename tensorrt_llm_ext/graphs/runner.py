@@ -59,8 +59,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         """Makes a runner without graphs.
 
         Args:
-            encoder_fn: (static inputs, metadata) -> outputs by name, all at once or one by one: the
-                region to capture.
+            encoder_fn: The region: (static inputs, metadata) -> outputs by name, see ``Outputs``.
             metadata_provider: Builds and refreshes the attention metadata.
             adapter: Shapes, buffers, padding and copying.
             backend: Records and replays.
@@ -156,9 +155,8 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         run, last = (bucket.num_tokens, full), self._last_eager
         known = last[1] if last and last[0] == run else None  # of a twin for other segments
         eager_ms = backend.time_ms(eager, repeats=1) if known is None else known
-        warm_ups = partial(self._warm_ups.due, bucket.num_tokens, form_of(metadata))
-        fill = partial(refresh, metadata, full)
-        best = self.choices.capture(bucket, backend, body, warm_ups, fill)
+        due = partial(self._warm_ups.due, bucket.num_tokens, form_of(metadata))
+        best = self.choices.capture(bucket, backend, body, due, partial(refresh, metadata, full))
         addresses = addresses_of(metadata, self._provider.graph_critical_attrs)
         parts = best.graph, best.region, inputs, outputs, metadata, addresses
         self._captured[bucket] = CapturedBucket(*parts)
