@@ -79,7 +79,7 @@ def capture_within_limits(
             remaining = keep
             continue
         judged = True
-        out += [_line(b, times[b], reason, kept=False) for b, reason in losers.items()]
+        out += [_line(b, times.get(b), reason, kept=False) for b, reason in losers.items()]
         keep = [b for b in remaining if b not in losers]
         if keep and keep[-1].num_tokens < remaining[-1].num_tokens:
             runner.release()  # memory goes with the largest bucket
@@ -139,6 +139,18 @@ class _Judge:
         self._modality = modality
         self._kept: dict[Bucket, CaptureTimes] = {}
 
+    @property
+    def _replaces(self) -> bool:
+        """Whether a larger bucket may stand in for one."""
+        return self._config.prune_slower_than_eager and self._config.enable_padding
+
+    def why_skip(self, bucket: Bucket) -> str:
+        """Why a bucket need not even be captured; empty where it has to be."""
+        if not self._replaces:
+            return ""
+        as_fast = self._runner.choices.replacement(bucket, self._kept)
+        return f"{_as_fast(as_fast, bucket)}, found at an earlier start" if as_fast else ""
+
     def why_not(self, bucket: Bucket, times: CaptureTimes) -> str:
         """Why a bucket must not be used; empty where it may."""
         prune = self._config.prune_slower_than_eager
@@ -152,11 +164,11 @@ class _Judge:
             return f"self-check failed: {', '.join(wrong)}"
         if prune and times.slower_than_eager:
             return "slower than eager"
-        if prune and self._config.enable_padding and times.accelerated:
+        if self._replaces and times.accelerated:
             as_fast = self._overtaking(bucket, times)
             if as_fast is not None:
-                twin = as_fast.label == bucket.label
-                return f"{as_fast.label}{' for longer segments' if twin else ''} is as fast"
+                self._runner.choices.note_replacement(bucket, as_fast)
+                return _as_fast(as_fast, bucket)
         self._kept[bucket] = times
         return ""
 
@@ -181,6 +193,11 @@ class _Judge:
 
     def _time(self, bucket: Bucket, segments: tuple[int, ...]) -> float:
         return self._runner.time_layout(bucket, self._runner.adapter.layout_of(bucket, segments))
+
+
+def _as_fast(other: Bucket, bucket: Bucket) -> str:
+    twin = other.label == bucket.label
+    return f"{other.label}{' for longer segments' if twin else ''} is as fast"
 
 
 def _sorted(lines: Sequence[BucketReport]) -> list[BucketReport]:
@@ -213,7 +230,7 @@ def _capture_all(
     modality: str,
     judge: _Judge | None,
 ) -> tuple[dict[Bucket, CaptureTimes], dict[Bucket, str]]:
-    """Times of all buckets, and those that the judge refused, which are dropped, with reasons."""
+    """Times of the captured buckets, and those the judge refused, with reasons: they are gone."""
     from tqdm import tqdm  # here, so that importing the towers needs torch, numpy and pydantic only
 
     times: dict[Bucket, CaptureTimes] = {}
@@ -221,7 +238,13 @@ def _capture_all(
     before = backend.memory_in_use(settled=False)
     progress = tqdm(total=len(buckets), disable=not sys.stderr.isatty(), unit="bucket")
     with progress:
-        for bucket, took in runner.capture(buckets):
+        for bucket in sorted(buckets, reverse=True):
+            reason = judge.why_skip(bucket) if judge and backend.accelerated else ""
+            if reason:
+                losers[bucket] = reason
+                progress.update()
+                continue
+            ((_, took),) = runner.capture([bucket])
             if backend.accelerated:
                 now = backend.memory_in_use(settled=False)
                 took, before = took._replace(memory_bytes=max(now - before, 0)), now

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -24,8 +23,9 @@ from .captured import (
 )
 from .layout import AttentionLayout, EncoderItem, Replay
 from .prepared import PreparedReplay
+from .rehearsal import WarmUps, form_of, rehearse
 from .staging import HeldInputs
-from .variants import TIMED_RUNS, VariantChoices, rehearse, settle
+from .variants import TIMED_RUNS, VariantChoices, settle
 
 M = TypeVar("M")
 
@@ -59,15 +59,14 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         """Makes a runner without graphs.
 
         Args:
-            encoder_fn: (static inputs, metadata) -> outputs by name, all at once or one by one: the
-                region to capture.
+            encoder_fn: The region: (static inputs, metadata) -> outputs by name, see ``Outputs``.
             metadata_provider: Builds and refreshes the attention metadata.
             adapter: Shapes, buffers, padding and copying.
             backend: Records and replays.
             device: Where the buffers live.
             eager_metadata: Attention layout -> metadata of an eager run, for its timing.
-            choices: Forms of buckets that are known to be fastest.
-            warmup_steps: Runs before each capture.
+            choices: What is known of buckets: fastest forms, and which need not be captured.
+            warmup_steps: Runs before a capture, see ``rehearsal.WarmUps``.
             enable_padding: Off: a step is replayed only at exactly its bucket's tokens.
         """
         self._encoder_fn = encoder_fn
@@ -76,14 +75,15 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         self._backend = backend
         self._device = device
         self._eager_metadata = eager_metadata
-        self._choices = choices
-        self._warmup_steps = warmup_steps
+        self.choices = choices
+        self._warm_ups = WarmUps(warmup_steps)
         self._exact = not enable_padding
         self._inputs: Tensors = {}
         self._outputs: Tensors = {}
         self._held: HeldInputs | None = None
         self._arena_tokens = 0
         self._captured: dict[Bucket, CapturedBucket[M]] = {}
+        self._last_eager: tuple[tuple[int, AttentionLayout], float] | None = None  # and its ms
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
@@ -128,7 +128,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
             yield bucket, times
 
     def rehearse(self, buckets: Iterable[Bucket]) -> None:
-        """Runs a bucket of each form once, see ``variants.rehearse``."""
+        """Runs a bucket of each form once, see ``rehearsal.rehearse``."""
         parts = self.adapter, self._provider, self._backend, self._encoder_fn, self._eager_metadata
         with plain_mode(self._device):
             rehearse(buckets, *parts, self._device)
@@ -152,16 +152,18 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         def eager() -> None:
             run_encoder(self._encoder_fn, inputs, self._eager_metadata(full))
 
-        eager_ms = backend.time_ms(eager, repeats=1)
-        steps = max(1, self._warmup_steps - 1)  # that was one, but its attention may be another
-        start = time.perf_counter()
-        best = self._choices.capture(bucket, backend, body, steps, partial(refresh, metadata, full))
+        run, last = (bucket.num_tokens, full), self._last_eager
+        known = last[1] if last and last[0] == run else None  # of a twin for other segments
+        eager_ms = backend.time_ms(eager, repeats=1) if known is None else known
+        due = partial(self._warm_ups.due, bucket.num_tokens, form_of(metadata))
+        best = self.choices.capture(bucket, backend, body, due, partial(refresh, metadata, full))
         addresses = addresses_of(metadata, self._provider.graph_critical_attrs)
         parts = best.graph, best.region, inputs, outputs, metadata, addresses
         self._captured[bucket] = CapturedBucket(*parts)
-        capture_ms = (time.perf_counter() - start) * 1e3
-        times = settle(backend, best.graph.replay, eager, (best.replay_ms, eager_ms))
-        return CaptureTimes(capture_ms, *times, backend.accelerated, variant=best.variant)
+        again = eager if known is None else None
+        times = settle(backend, best.graph.replay, again, (best.replay_ms, eager_ms))
+        self._last_eager = run, times[1]
+        return CaptureTimes(best.capture_ms, *times, backend.accelerated, variant=best.variant)
 
     def self_check(self, bucket: Bucket) -> list[str]:
         """Outputs of a bucket whose replay on random inputs is not the eager run's, bit for bit."""
@@ -245,4 +247,4 @@ class MultimodalEncoderGraphRunner(Generic[M]):
             for captured in self._captured.values():
                 captured.graph.reset()
             self._captured.clear()
-            self._inputs, self._outputs, self._held = {}, {}, None
+            self._inputs, self._outputs, self._held, self._last_eager = {}, {}, None, None

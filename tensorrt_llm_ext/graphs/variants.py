@@ -22,11 +22,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from .adapter import EncoderGraphIOAdapter, EncoderMetadataProvider
 from .backends import LONG_MS, CapturedGraph, GraphBackend
 from .buckets import Bucket
-from .captured import EncoderFn, run_encoder
-from .layout import AttentionLayout
 
 logger = logging.getLogger(__name__)
 
@@ -34,23 +31,32 @@ CACHE_VARIABLE = "TRTLLM_EXT_CACHE_DIR"
 TIMED_RUNS = 5  # one is enough where timings decide nothing
 _CLEARLY = 2.0
 _EQUAL = 1.05
+_REPLACED = "replaced"  # in a file of choices: no bucket has that name
 WORTH_CHANGING = 0.99
 """A form has to be faster than the first by this factor: timings are no better than that."""
 
 
-def signature_of(module: nn.Module, device: torch.device) -> str:
-    """What decides which forms are fastest: device, versions, and the shapes of all weights.
+def signature_of(module: nn.Module, device: torch.device, region: str) -> str:
+    """What decides which forms are fastest: device, versions, weights' shapes, how it computes.
 
     Args:
         module: The encoder.
         device: Where it runs.
+        region: How it computes: what of it a user can choose.
 
     Returns:
         A short digest.
     """
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     weights = [(n, list(p.shape), str(p.dtype)) for n, p in module.named_parameters()]
-    facts = [name, torch.__version__, torch.version.cuda, type(module).__qualname__, weights]
+    facts = [
+        region,
+        name,
+        torch.__version__,
+        torch.version.cuda,
+        type(module).__qualname__,
+        weights,
+    ]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
@@ -67,6 +73,7 @@ class Captured(NamedTuple):
         graph: Its recording.
         region: The same, not recorded.
         variant: Its name.
+        capture_ms: Its warm-up and capture, milliseconds.
         replay_ms: A replay, milliseconds.
         search_seconds: What the other forms took.
     """
@@ -74,6 +81,7 @@ class Captured(NamedTuple):
     graph: CapturedGraph
     region: Callable[[], None]
     variant: str
+    capture_ms: float
     replay_ms: float
     search_seconds: float
 
@@ -82,7 +90,7 @@ def capture_fastest(
     backend: GraphBackend,
     body: Callable[[], None],
     variants: Sequence[str],
-    warmup_steps: int,
+    warm_ups: Callable[[str], int],
     before_timing: Callable[[], None],
 ) -> Captured:
     """Captures a region in several forms and keeps the fastest.
@@ -91,19 +99,21 @@ def capture_fastest(
         backend: Records and times.
         body: The region.
         variants: Forms to try, the usual one first.
-        warmup_steps: Runs before each capture.
+        warm_ups: Form -> runs before its capture.
         before_timing: Brings in the work that replays are timed with.
 
     Returns:
         The fastest; the others have given their memory back.
     """
     best: Captured | None = None
-    start = time.perf_counter()
+    search_start = time.perf_counter()
     for variant in variants:
         region = partial(_in_variant, backend, variant, body)
-        graph = backend.capture(region, warmup_steps=warmup_steps)
+        start = time.perf_counter()
+        graph = backend.capture(region, warmup_steps=warm_ups(variant))
+        end = time.perf_counter()
         if best is None:
-            start = time.perf_counter()
+            search_start = end
         before_timing()
         replay_ms = backend.time_ms(graph.replay, repeats=_repeats(backend))
         if best is not None and replay_ms >= WORTH_CHANGING * best.replay_ms:
@@ -111,16 +121,16 @@ def capture_fastest(
             continue
         if best is not None:
             best.graph.reset()
-        best = Captured(graph, region, variant, replay_ms, 0.0)
+        best = Captured(graph, region, variant, (end - start) * 1e3, replay_ms, 0.0)
     if best is None:
         raise ValueError("there has to be a form to capture")
-    return best._replace(search_seconds=time.perf_counter() - start)
+    return best._replace(search_seconds=time.perf_counter() - search_start)
 
 
 def settle(
     backend: GraphBackend,
     replay: Callable[[], None],
-    eager: Callable[[], None],
+    eager: Callable[[], None] | None,
     first: tuple[float, float],
 ) -> tuple[float, float]:
     """Times what was close again; a first run often had to wait for memory or an upload.
@@ -131,7 +141,7 @@ def settle(
     Args:
         backend: Runs and times.
         replay: The replay.
-        eager: The same uncaptured.
+        eager: The same uncaptured; None: its time is no first one.
         first: Milliseconds that both took.
 
     Returns:
@@ -142,47 +152,13 @@ def settle(
         return first
     if eager_ms < replay_ms:
         replay_ms = min(replay_ms, backend.time_ms(replay, repeats=TIMED_RUNS))
-    if eager_ms >= _CLEARLY * replay_ms or LONG_MS <= eager_ms <= _EQUAL * replay_ms:
+    if (
+        eager is None
+        or eager_ms >= _CLEARLY * replay_ms
+        or LONG_MS <= eager_ms <= _EQUAL * replay_ms
+    ):
         return replay_ms, eager_ms
     return replay_ms, min(eager_ms, backend.time_ms(eager, repeats=TIMED_RUNS))
-
-
-def rehearse(
-    buckets: Iterable[Bucket],
-    adapter: EncoderGraphIOAdapter,
-    provider: EncoderMetadataProvider[Any],
-    backend: GraphBackend,
-    encoder_fn: EncoderFn,
-    eager_metadata: Callable[[AttentionLayout], Any],
-    device: torch.device,
-) -> None:
-    """Runs a bucket of each form once, uncaptured: libraries and workspaces are loaded then.
-
-    Eager runs may take a form of attention that no bucket has. Timed the first time, they would
-    take as long as it takes to compile.
-
-    Args:
-        buckets: The buckets; the largest of a form is the one.
-        adapter: Shapes and buffers.
-        provider: Builds the attention metadata, which has forms of its own.
-        backend: Runs them.
-        encoder_fn: The encoder.
-        eager_metadata: Attention layout -> metadata of an eager run.
-        device: Where the buffers live.
-    """
-    seen: set[object] = set()
-    for bucket in sorted(buckets, reverse=True):
-        metadata = provider.build(bucket, adapter.num_segment_slots(bucket))
-        provider.refresh_in_place(metadata, adapter.layout_of(bucket))
-        eager = eager_metadata(adapter.layout_of(bucket, bucket.even_segments))
-        variants = backend.variants(bucket.num_tokens)
-        for attended, variant in (*((metadata, v) for v in variants), (eager, variants[0])):
-            form = getattr(attended, "attention", None), variant
-            if form not in seen:
-                seen.add(form)
-                inputs = adapter.allocate_inputs(bucket.num_tokens, device)
-                with backend.in_variant(variant):
-                    backend.run(partial(run_encoder, encoder_fn, inputs, attended))
 
 
 def _repeats(backend: GraphBackend) -> int:
@@ -195,24 +171,31 @@ def _in_variant(backend: GraphBackend, variant: str, body: Callable[[], None]) -
 
 
 class VariantChoices:
-    """The fastest form of each bucket of one encoder."""
+    """What a search found about the buckets of one encoder.
+
+    That is the fastest form of each, and which ones a larger one replaces at no cost.
+    """
 
     def __init__(self, signature: str, search_seconds: float) -> None:
         """Reads what an earlier start-up found.
 
         Args:
             signature: See ``signature_of``.
-            search_seconds: Time for trying forms that nobody has tried; then the first is taken.
+            search_seconds: Time for trying forms that nobody has tried; then the first is taken. 0:
+                replaced buckets are neither known nor noted.
         """
         self._path = cache_dir() / f"variants-{signature}.json"
+        self._searches = search_seconds > 0
         self._left = search_seconds
-        self._known = _read(self._path)
-        self._saved = dict(self._known)
+        self._known, self._replaced = _read(self._path)
+        self._saved = self._content()
 
     @classmethod
-    def of(cls, module: nn.Module, device: torch.device, search_seconds: float) -> VariantChoices:
+    def of(
+        cls, module: nn.Module, device: torch.device, region: str, search_seconds: float
+    ) -> VariantChoices:
         """Those of an encoder on a device; see ``signature_of`` and the constructor."""
-        return cls(signature_of(module, device), search_seconds)
+        return cls(signature_of(module, device, region), search_seconds)
 
     def candidates(self, bucket: Bucket, variants: Sequence[str]) -> tuple[str, ...]:
         """Forms to capture.
@@ -234,12 +217,12 @@ class VariantChoices:
         bucket: Bucket,
         backend: GraphBackend,
         body: Callable[[], None],
-        warmup_steps: int,
+        warm_ups: Callable[[str], int],
         before_timing: Callable[[], None],
     ) -> Captured:
         """Captures a bucket in its fastest form; see ``capture_fastest``."""
         variants = self.candidates(bucket, backend.variants(bucket.num_tokens))
-        best = capture_fastest(backend, body, variants, warmup_steps, before_timing)
+        best = capture_fastest(backend, body, variants, warm_ups, before_timing)
         if len(variants) > 1:
             self.note(bucket, best.variant, best.search_seconds)
         return best
@@ -255,33 +238,64 @@ class VariantChoices:
         self._known[_key(bucket)] = variant
         self._left -= seconds
 
+    def replacement(self, bucket: Bucket, kept: Iterable[Bucket]) -> Bucket | None:
+        """The kept bucket that was found to be as fast at an earlier start, if there is one.
+
+        Args:
+            bucket: The shape.
+            kept: Buckets that can stand in for it.
+        """
+        name = self._replaced.get(_key(bucket))
+        return next((b for b in kept if _key(b) == name), None) if self._searches else None
+
+    def note_replacement(self, bucket: Bucket, by: Bucket) -> None:
+        """Remembers that a bucket need not be captured beside another."""
+        if self._searches:
+            self._replaced[_key(bucket)] = _key(by)
+
+    def _content(self) -> dict[str, Any]:
+        return (
+            {**self._known, _REPLACED: dict(self._replaced)} if self._replaced else {**self._known}
+        )
+
     def save(self) -> None:
         """Writes new choices down, if that is possible."""
-        if self._known == self._saved:
+        content = self._content()
+        if content == self._saved:
             return
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(
                 "w", dir=self._path.parent, suffix=".tmp", delete=False, encoding="utf-8"
             ) as file:
-                json.dump(self._known, file, indent=1, sort_keys=True)
+                json.dump(content, file, indent=1, sort_keys=True)
             os.replace(file.name, self._path)  # another process may be writing the same
         except OSError as error:
             logger.info("cannot remember the fastest forms in %s: %s", self._path, error)
             return
-        self._saved = dict(self._known)
+        self._saved = content
 
 
 def _key(bucket: Bucket) -> str:
     return f"{bucket.num_tokens}x{bucket.max_segments}x{bucket.max_segment_len}"
 
 
-def _read(path: Path) -> dict[str, str]:
+def _read(path: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Form by bucket, and replacement by bucket."""
     try:
         found: Any = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return {}
+        return {}, {}
     except (OSError, ValueError) as error:
         logger.warning("ignoring %s: %s", path, error)
-        return {}
-    return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
+        return {}, {}
+    # Not there in a file of an older version.
+    replaced = found.pop(_REPLACED, {}) if isinstance(found, dict) else None
+    if not isinstance(replaced, dict):
+        logger.warning("ignoring %s: it has to map buckets to their fastest forms", path)
+        return {}, {}
+    return _strings(found), _strings(replaced)
+
+
+def _strings(found: dict[Any, Any]) -> dict[str, str]:
+    return {str(k): str(v) for k, v in found.items()}

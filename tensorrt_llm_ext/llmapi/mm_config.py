@@ -95,8 +95,8 @@ class MultimodalEncoderCudaGraphConfig(StrictBaseModel):
     )
     warmup_steps: WarmupSteps = Field(
         2,
-        description="Eager runs of each bucket before it is captured; from two on, one of them is "
-        "the run that is timed.",
+        description="Eager runs of each number of tokens before it is captured, which its buckets "
+        "for short and for long segments share; from two on, one of them is the run that is timed.",
         status="prototype",
     )
     enable_replay_stats: Bool = Field(
@@ -135,8 +135,9 @@ class MultimodalEncoderCudaGraphConfig(StrictBaseModel):
     search_seconds: SearchSeconds = Field(
         10.0,
         description="Time that capture may spend on looking for the fastest form of its buckets. "
-        "What it finds is kept on disk (TRTLLM_EXT_CACHE_DIR, by default "
-        "~/.cache/tensorrt_llm_ext) for the same device, versions and encoder. 0: none.",
+        "What it finds, and which buckets others replace at no cost, is kept on disk "
+        "(TRTLLM_EXT_CACHE_DIR, by default ~/.cache/tensorrt_llm_ext) for the same device, "
+        "versions and encoder. 0: none.",
         status="prototype",
     )
 

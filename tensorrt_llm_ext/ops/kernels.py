@@ -21,12 +21,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 try:
     import triton
     import triton.language as tl
+    from triton.tools.tensor_descriptor import TensorDescriptor
 
     HAS_TRITON = True
     jit = triton.jit
 except ImportError:
     HAS_TRITON = False
-    tl = None
+    tl = TensorDescriptor = None
 
     def jit(function: F) -> F:
         """Leaves a kernel as it is: nothing launches it."""
@@ -108,12 +109,15 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> No
 def _kind(arg: Any) -> Any:
     """What a binary depends on: types, whether 16 divides a number or address, ones, wide numbers.
 
-    Triton looks at nothing else of an argument.
+    Triton looks at nothing else of an argument. No tuple where there need not be one: thousands of
+    launches are recorded at a start.
     """
     if isinstance(arg, torch.Tensor):
-        return arg.dtype, arg.data_ptr() % 16 == 0
+        return arg.dtype if arg.data_ptr() % 16 == 0 else (arg.dtype,)
     if isinstance(arg, int):
-        return arg == 1, arg % 16 == 0, -(1 << 31) <= arg < 1 << 31
+        if -(1 << 31) <= arg < 1 << 31:
+            return 1 if arg == 1 else 16 if arg % 16 == 0 else 0
+        return "wide", arg % 16 == 0
     if isinstance(arg, float):
         return float
     return (arg.base.dtype, *arg.block_shape)  # a TensorDescriptor

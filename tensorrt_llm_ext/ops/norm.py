@@ -31,8 +31,9 @@ class BiasSum:
             width: C.
             device: Of the stream.
         """
-        self._sums = torch.empty(2, width, dtype=torch.float32, device=device)
-        self._known = 0  # sums written so far; the last is in row (known - 1) % 2
+        sums = torch.empty(2, width, dtype=torch.float32, device=device)
+        self._sums = sums.unbind()  # once: every reader takes two of them
+        self._known = 0  # sums written so far; the last is number (known - 1) % 2
         self._pending: torch.Tensor | None = None
 
     def skip(self, bias: torch.Tensor | None) -> None:

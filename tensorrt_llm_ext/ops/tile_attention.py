@@ -10,6 +10,7 @@ reference. Shape letters: T tokens, H heads, D head size, N tiles.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
@@ -20,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensor
 
-from .kernels import jit, launch, power_of_two, tl
+from .kernels import TensorDescriptor, jit, launch, power_of_two, tl
 
 TILE_FIELDS = 4
 """int32 values of a tile: first query row, first and last row of its segment (exclusive), unused:
@@ -157,7 +158,7 @@ def attend_tiles(
     strides = [x.stride(0) // _ALIGNED for x in flat]
     sources: list[Any] = []
     for x, rows in zip(flat, (shape.queries, shape.keys, shape.keys), strict=True):
-        sources += [_source(x, rows, columns or main, bulk=bulk) for columns in (main, rest)]
+        sources += _sources(x, rows, main, rest) if bulk else (x, x)
     launch(
         _tile_kernel,
         (heads, tiles.shape[0]),
@@ -183,21 +184,24 @@ def attend_tiles(
 
 def _aligned(tensors: Sequence[torch.Tensor]) -> bool:
     """Every head of every token of [T, H, D] starts at a multiple of 16 bytes."""
-    steps = [n for t in tensors for n in (t.storage_offset(), *t.stride()[:2])]
-    return all(n % _ALIGNED == 0 for n in steps)
+    steps = 0
+    for tensor in tensors:
+        token, head, _ = tensor.stride()
+        steps |= int(tensor.storage_offset()) | token | head
+    return steps % _ALIGNED == 0  # a power of two, so it divides all of them
 
 
+@functools.cache
 def _has_bulk_copies(device: torch.device) -> bool:
     """Whether the device has a tensor memory accelerator, or only pretends to be one."""
     return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (9, 0)
 
 
-def _source(x: torch.Tensor, rows: int, columns: int, *, bulk: bool) -> Any:
-    if not bulk:
-        return x
-    from triton.tools.tensor_descriptor import TensorDescriptor
-
-    return TensorDescriptor(x, list(x.shape), list(x.stride()), [rows, columns])
+def _sources(x: torch.Tensor, rows: int, main: int, rest: int) -> tuple[Any, Any]:
+    """Descriptors of blocks of both widths of [T, H D]; without a rest, the second is not read."""
+    shape, strides = list(x.shape), list(x.stride())
+    whole = TensorDescriptor(x, shape, strides, [rows, main])
+    return whole, TensorDescriptor(x, shape, strides, [rows, rest]) if rest else whole
 
 
 @jit

@@ -154,7 +154,8 @@ class MultimodalEncoderMixin(EncoderCalls):
             attention=self.attention(captured=True).name,
         )
         self.lay_out_weights()
-        choices = VariantChoices.of(self._module, self.device, entry.search_seconds)
+        region = f"{report.attention}, fused_layers={self.fused_layers}"
+        choices = VariantChoices.of(self._module, self.device, region, entry.search_seconds)
         runner = MultimodalEncoderGraphRunner(
             encoder_fn=self.run_region,
             metadata_provider=self.make_metadata_provider(),

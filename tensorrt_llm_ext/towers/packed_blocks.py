@@ -22,7 +22,7 @@ from ..ops.linear import accumulate_, project, project_and_activate
 from ..ops.norm import BiasSum, complete, normalise
 from ..ops.packed_metadata import PackedAttnMetadata
 from ..ops.rope import AxialAngles, HeadNorm, turn_
-from .packed_vit import PackedBlock, PackedViTConfig
+from .packed_vit import PackedBlock, PackedViTConfig, part_of
 
 _MLPS_AT_ONCE = 8
 _SLICE_BYTES = 96 << 20
@@ -128,12 +128,15 @@ class _FusedRun:
         self.mlp_rows = -(-tokens // slices // _ROW_STEP) * _ROW_STEP
         # Normed rows, then attended ones: they are not needed at the same time.
         self.narrow = torch.empty_like(x)
+        self.attended = self.narrow.view(tokens, c.num_heads, c.head_dim)
+        self.x_slices, self.normed_slices = (  # the same in every block
+            t.split(self.mlp_rows) if slices > 1 else (t,) for t in (x, self.narrow)
+        )
 
     def run(self, blocks: Iterable[nn.Module], taps: Collection[int]) -> Iterator[torch.Tensor]:
-        for index, module in enumerate(blocks):
-            block = cast(PackedBlock, module)
+        for index, block in enumerate(blocks):
             self._attend(block)
-            self._transform(block)
+            self._transform(cast(PackedBlock, block))
             if self.config.clamp_fp16:
                 clamp_fp16(self.x)
             if index in taps:
@@ -141,14 +144,13 @@ class _FusedRun:
         yield complete(self.x, lacking=self.lacking, out=self.narrow)
 
     def _norm(self, norm: nn.Module) -> torch.Tensor:
-        weight = cast(torch.Tensor, norm.weight)
-        bias = cast("torch.Tensor | None", getattr(norm, "bias", None))
+        rms = self.config.norm == "rms"
         return normalise(
             self.x,
-            weight,
-            bias,
+            part_of(norm, "weight"),
+            None if rms else part_of(norm, "bias"),
             self.config.norm_eps,
-            rms=self.config.norm == "rms",
+            rms=rms,
             lacking=self.lacking,
             out=self.narrow,
         )
@@ -157,34 +159,34 @@ class _FusedRun:
         """Not kept: the same memory serves one after the other, and what taps need."""
         return torch.empty(rows, columns, dtype=self.x.dtype, device=self.x.device)
 
-    def _attend(self, block: PackedBlock) -> None:
-        attn, tokens = block.attn, self.x.shape[0]
-        normed = self._norm(block.norm1)
-        rows = project(
-            normed, attn.qkv.weight, attn.qkv.bias, out=self._wide(tokens, 3 * self.config.width)
-        )
-        qkv = rows.view(tokens, 3, *attn.heads)
+    def _attend(self, block: nn.Module) -> None:
+        attn, tokens = part_of(block, "attn"), self.x.shape[0]
+        normed = self._norm(part_of(block, "norm1"))
+        qkv_proj, out_proj = part_of(attn, "qkv"), part_of(attn, "proj")
+        wide = self._wide(tokens, 3 * self.config.width)
+        weight, bias = part_of(qkv_proj, "weight"), part_of(qkv_proj, "bias")
+        qkv = project(normed, weight, bias, out=wide).view(tokens, 3, *attn.heads)
         head_norm = None
         if attn.q_norm is not None and attn.k_norm is not None:
             query, key = (cast(torch.Tensor, n.weight) for n in (attn.q_norm, attn.k_norm))
             head_norm = HeadNorm(query, key, self.config.norm_eps)
         turn_(qkv, self.tables, head_norm)
         q, k, v = qkv.unbind(1)
-        attended = self.narrow.view(q.shape)
-        self.metadata.attention(q, k, v, self.metadata, self.prepared, out=attended)
-        accumulate_(self.x, self.narrow, attn.proj.weight)
-        self.lacking.skip(attn.proj.bias)
+        self.metadata.attention(q, k, v, self.metadata, self.prepared, out=self.attended)
+        accumulate_(self.x, self.narrow, part_of(out_proj, "weight"))
+        self.lacking.skip(part_of(out_proj, "bias"))
 
     def _transform(self, block: PackedBlock) -> None:
-        mlp, c = block.mlp, self.config
+        mlp, c = part_of(block, "mlp"), self.config
+        fc1, fc2 = part_of(mlp, "linear_fc1"), part_of(mlp, "linear_fc2")
         first, bias, second = mlp.filled_up() or (
-            mlp.linear_fc1.weight,
-            mlp.linear_fc1.bias,
-            mlp.linear_fc2.weight,
+            part_of(fc1, "weight"),
+            part_of(fc1, "bias"),
+            part_of(fc2, "weight"),
         )
-        normed = self._norm(block.norm2)
+        self._norm(part_of(block, "norm2"))
         wide = self._wide(self.mlp_rows, first.shape[0])  # of all slices
-        for x, rows in zip(self.x.split(self.mlp_rows), normed.split(self.mlp_rows), strict=True):
+        for x, rows in zip(self.x_slices, self.normed_slices, strict=True):
             inner = wide[: rows.shape[0]]
             if c.gated_mlp:
                 project(rows, first, bias, out=inner)
@@ -192,4 +194,4 @@ class _FusedRun:
             else:
                 project_and_activate(rows, first, bias, c.activation, out=inner)
             accumulate_(x, inner, second)
-        self.lacking.skip(mlp.linear_fc2.bias)
+        self.lacking.skip(part_of(fc2, "bias"))

@@ -22,6 +22,22 @@ from ..ops.rope import AxialAngles, rotate
 _ALIGNED = 128  # columns
 
 
+def part_of(module: nn.Module, name: str) -> Any:
+    """What ``getattr`` says, for parameters and submodules in a fifth of its time.
+
+    A fused run looks up two dozen of them in every block, and holds none: they may be others the
+    next time.
+
+    Args:
+        module: A module.
+        name: Of its attribute.
+    """
+    found: Any = module._parameters.get(name)
+    if found is None:
+        found = module._modules.get(name)
+    return getattr(module, name) if found is None else found
+
+
 @dataclass(frozen=True)
 class PackedViTConfig:
     """Knobs of the shared transformer.
@@ -215,9 +231,13 @@ class PackedMLP(nn.Module):
         found = self._filled_up
         if found is None:
             return None
-        parameters = (self.linear_fc1.weight, self.linear_fc1.bias, self.linear_fc2.weight)
-        same = (p.data_ptr() == f.data_ptr() for p, f in zip(parameters, found, strict=True))
-        return found if all(same) else None  # a parameter was rebound since
+        first, second = part_of(self, "linear_fc1"), part_of(self, "linear_fc2")
+        same = (
+            part_of(first, "weight").data_ptr() == found.first.data_ptr()
+            and part_of(first, "bias").data_ptr() == found.bias.data_ptr()
+            and part_of(second, "weight").data_ptr() == found.second.data_ptr()
+        )
+        return found if same else None  # a parameter was rebound since
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Transforms every token.

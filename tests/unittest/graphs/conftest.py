@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,3 +18,9 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a capture finds out is remembered in a folder, which is to be another test's no more."""
+    monkeypatch.setenv("TRTLLM_EXT_CACHE_DIR", str(tmp_path / "made" / "here"))

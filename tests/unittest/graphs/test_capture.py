@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import io
 import logging
+import shutil
 import sys
 from types import SimpleNamespace
 
@@ -19,6 +20,7 @@ from tensorrt_llm_ext.graphs.capture import _line, _sorted, memory_cap
 from tensorrt_llm_ext.graphs.captured import CaptureTimes
 from tensorrt_llm_ext.graphs.report import BucketReport, TowerReport
 from tensorrt_llm_ext.graphs.runner import CaptureError, MultimodalEncoderGraphRunner
+from tensorrt_llm_ext.graphs.variants import cache_dir
 
 from .fakes import FakeTower, SpyBackend, assert_outputs, captured_tower, graph_config, make_item
 
@@ -239,6 +241,98 @@ def test_a_bucket_that_goes_itself_replaces_none():
     assert kept(report) == [64, 128, 256]
 
 
+# ---- buckets that a larger one replaces, at the next start -----------------------------------
+
+REPLACED = {64: (1.0, 9.0), 128: (3.0, 9.0), 192: (3.0, 9.0), 256: (4.0, 9.0)}
+
+
+def start(times=REPLACED, **entry) -> tuple[SpyBackend, FakeTower, TowerReport]:
+    backend = SpyBackend(accelerated=entry.pop("accelerated", True), times=times.__getitem__)
+    return backend, *capture(backend, **entry)
+
+
+def test_a_replaced_bucket_is_not_captured_again():
+    backend, _, first = start()
+    assert backend.captured == [256, 192, 128, 64]
+    assert first.buckets[1].reason == "192x4 is as fast"
+    backend, tower, report = start()
+    assert backend.captured == sorted(backend.alive, reverse=True) == [256, 192, 64]
+    assert kept(report) == [64, 192, 256]
+    assert report.buckets[1] == BucketReport(
+        num_tokens=128,
+        max_segments=4,
+        capture_ms=None,
+        replay_ms=None,
+        eager_ms=None,
+        kept=False,
+        reason="192x4 is as fast, found at an earlier start",
+    )
+    items = [make_item((100,))]
+    assert_outputs(tower, items, tower.encode(items))
+    assert tower.encoder_stats().replays == {"192x4": 1}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"prune_slower_than_eager": False},
+        {"enable_padding": False},
+        {"search_seconds": 0},
+        {"accelerated": False},
+        {"buckets": [(64, 4), (128, 4), (256, 4)]},  # what replaces it is not asked for
+    ],
+)
+def test_a_replaced_bucket_is_captured_where_nothing_may_or_can_stand_in(entry):
+    start()
+    backend, _, report = start(**entry)
+    assert 128 in backend.captured
+    assert 128 in kept(report) or entry == {"search_seconds": 0}
+
+
+def test_a_replaced_bucket_is_captured_when_the_other_is_dropped(monkeypatch):
+    start()
+    slow = REPLACED | {192: (3.0, 1.0)}
+    backend, _, report = start(slow)
+    assert kept(report) == [64, 128, 256]
+    backend, _, report = start()
+    assert backend.captured == [256, 192, 64]  # that it was slower once says nothing
+    differs = {192}
+    monkeypatch.setattr(
+        MultimodalEncoderGraphRunner,
+        "self_check",
+        lambda self, bucket: ["features"] * (bucket.num_tokens in differs),
+    )
+    _, _, report = start(self_check=True)
+    assert kept(report) == [64, 128, 256]
+    differs.clear()
+    _, _, report = start(self_check=True)
+    assert kept(report) == [64, 192, 256]
+
+
+def test_only_what_another_replaces_is_remembered():
+    slow = REPLACED | {64: (3.0, 1.0), 128: (2.0, 9.0)}
+    for _ in range(2):
+        backend, _, report = start(slow)
+        assert backend.captured == [256, 192, 128, 64]
+        assert kept(report) == [128, 192, 256]
+
+
+def test_without_the_cache_or_computed_otherwise_it_is_captured_again(monkeypatch):
+    start()
+    with monkeypatch.context() as otherwise:
+        otherwise.setattr(FakeTower, "fused_layers", False)
+        assert start()[0].captured == [256, 192, 128, 64]
+    assert start()[0].captured == [256, 192, 64]
+    shutil.rmtree(cache_dir())
+    assert start()[0].captured == [256, 192, 128, 64]
+
+
+def test_a_capture_that_fails_remembers_nothing():
+    backend = SpyBackend(accelerated=True, times=REPLACED.__getitem__, fail_at=3)
+    capture(backend)
+    assert start()[0].captured == [256, 192, 128, 64]
+
+
 @pytest.mark.parametrize("accelerated", [True, False])
 def test_what_first_runs_load_is_not_the_graphs_memory(accelerated):
     class Noting(SpyBackend):
@@ -402,11 +496,12 @@ def test_progress_bar_only_on_a_terminal(capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_progress_bar(monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
 
+
+def test_progress_bar(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
     capture(SpyBackend())
     shown = sys.stderr.getvalue()
@@ -414,9 +509,20 @@ def test_progress_bar(monkeypatch):
     assert "4/4" in shown
 
 
+def test_progress_counts_what_need_not_be_captured(monkeypatch):
+    start()
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    start()
+    assert "4/4" in terminal.getvalue()
+
+
 def test_memory_of_each_bucket_is_in_the_report():
     """The largest comes first and brings the buffers; the small ones fit into what it left."""
-    _, report = capture(SpyBackend(accelerated=True, times=lambda n: (1, 2), bytes_per_token=MIB))
+
+    def times(tokens: int) -> tuple[float, float]:
+        return tokens, 2 * tokens
+
+    _, report = capture(SpyBackend(accelerated=True, times=times, bytes_per_token=MIB))
     sizes = {b.num_tokens: b.memory_bytes for b in report.buckets}
     assert sizes == {256: 256 * MIB, 192: 0, 128: 0, 64: 0}
 
@@ -424,7 +530,7 @@ def test_memory_of_each_bucket_is_in_the_report():
         def memory_in_use(self, *, settled=True):
             return 900 - 100 * len(self.alive)
 
-    _, report = capture(Tidying(accelerated=True, times=lambda n: (1, 2)))
+    _, report = capture(Tidying(accelerated=True, times=times))
     assert [b.memory_bytes for b in report.buckets] == [0] * 4
     _, report = capture(SpyBackend(bytes_per_token=MIB))
     assert [b.memory_bytes for b in report.buckets] == [None] * 4

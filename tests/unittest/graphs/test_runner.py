@@ -7,6 +7,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import weakref
+from collections import Counter
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from tensorrt_llm_ext.graphs.adapter import EncoderGraphTensorSpec
 from tensorrt_llm_ext.graphs.buckets import Bucket
 from tensorrt_llm_ext.graphs.layout import Replay
 from tensorrt_llm_ext.graphs.packer import Packer
+from tensorrt_llm_ext.graphs.rehearsal import WarmUps
 from tensorrt_llm_ext.graphs.runner import CaptureError, MultimodalEncoderGraphRunner
 from tensorrt_llm_ext.graphs.variants import VariantChoices
 from tensorrt_llm_ext.ops.attention import BlockMaskAttention, SegmentAttention
@@ -187,10 +190,17 @@ def test_rehearsal_runs_every_form_once():
             ran.append((variant, len(bench.calls)))
             yield
 
-    bench = Bench(backend=TwoForms(), capture=False)
+    class Counting(Provider):
+        def refresh_in_place(self, metadata, layout):
+            filled.append(metadata)
+            super().refresh_in_place(metadata, layout)
+
+    filled = []
+    bench = Bench(backend=TwoForms(), provider=Counting(), capture=False)
     bench.runner.rehearse(BUCKETS)
     assert ran == [("one", 0), ("one", 1), ("other", 2)]
     assert bench.calls == [128, 128, 64]  # the second with the attention of eager runs
+    assert filled == [metadata for *_, metadata in bench.provider.built[:2]]  # no eager one, no 32
     bench = Bench(backend=TwoForms(), provider=Provider(SegmentAttention()), capture=False)
     bench.runner.rehearse(BUCKETS)
     assert bench.calls == [128, 64]
@@ -285,6 +295,98 @@ def test_warm_up_runs(warmup_steps, runs):
     """The timed eager run is one of them, but never the only one: its attention may be another."""
     bench = Bench([Bucket(32, 2)], warmup_steps=warmup_steps)
     assert len(bench.calls) == runs + 1  # to record
+
+
+@pytest.mark.parametrize(("warmup_steps", "runs"), [(1, 2), (2, 2), (4, 4)])
+def test_the_second_bucket_of_a_size_needs_no_warm_up_of_its_own(warmup_steps, runs):
+    """Its products have run. Its timed eager run and the recording are all there is."""
+    bench = Bench([Bucket(64, 4), Bucket(64, 2), Bucket(32, 2)], warmup_steps=warmup_steps)
+    assert Counter(bench.calls) == {64: runs + 1 + 2, 32: runs + 1}
+
+
+@pytest.mark.parametrize("eager_ms", [15.0, 1.0])
+def test_the_same_eager_run_is_timed_once(eager_ms):
+    """Buckets of a size for long and for short segments are timed with the same ones."""
+
+    class Noting(SpyBackend):
+        def time_ms(self, body, *, repeats):
+            timed.append("replay" if body in self._replay_tokens else "eager")
+            return super().time_ms(body, repeats=repeats)
+
+    timed = []
+    backend = Noting(accelerated=True, times=lambda n: (10.0, eager_ms))
+    buckets = [Bucket(64, 4, 64), Bucket(64, 4, 16), Bucket(64, 2), Bucket(32, 2, 16)]
+    again = ["replay"] * (eager_ms < 10.0)  # both are close enough to be timed again
+    first, same = ["eager", "replay", *again, "eager"], ["replay", *again]
+    bench = Bench(buckets, backend=backend)
+    assert timed == [*first, *same, *first, *first]  # other segments, another size
+    assert {times.eager_ms for _, times in bench.times} == {eager_ms}
+    assert len(bench.calls) == 4 + 1 + 3 + 4
+
+
+def test_the_time_of_an_eager_run_is_the_one_that_was_settled():
+    """The first may have had to wait for memory."""
+    waits = iter([15.0, 12.0])
+
+    class Waiting(SpyBackend):
+        def time_ms(self, body, *, repeats):
+            replay_ms = super().time_ms(body, repeats=repeats)
+            return replay_ms if body in self._replay_tokens else next(waits)
+
+    backend = Waiting(accelerated=True, times=lambda n: (10.0, 0.0))
+    bench = Bench([Bucket(64, 4, 64), Bucket(64, 4, 16)], backend=backend)
+    assert [times.eager_ms for _, times in bench.times] == [12.0, 12.0]
+
+
+def test_eager_runs_of_two_sizes_are_two_though_their_layouts_are_the_same():
+    class Alike(tuple):
+        def __eq__(self, other):
+            return True
+
+        __hash__ = tuple.__hash__
+
+    adapter = make_adapter()
+    layout_of = adapter.layout_of
+    adapter.layout_of = lambda *args: Alike(layout_of(*args))
+    bench = Bench([Bucket(64, 4), Bucket(32, 4)], adapter=adapter)
+    assert Counter(bench.calls) == {64: 3, 32: 3}
+
+
+def test_an_eager_run_is_timed_again_after_a_release():
+    bench = Bench([Bucket(64, 4)])
+    bench.runner.release()
+    bench.calls.clear()
+    list(bench.runner.capture([Bucket(64, 4)]))
+    assert bench.calls == [64, 64]  # timed, recorded: what is loaded stays, so no warm-up
+
+
+def test_the_second_bucket_of_a_size_has_a_warm_up_when_its_attention_is_another():
+    class TwoForms(Provider):
+        def build(self, bucket, num_segments):
+            metadata = super().build(bucket, num_segments)
+            if bucket.max_segments == 2:
+                metadata.attention = Other()
+            return metadata
+
+    @dataclass(frozen=True)
+    class Other(BlockMaskAttention):
+        pass
+
+    buckets = [Bucket(64, 4), Bucket(64, 2), Bucket(32, 4), Bucket(32, 2)]
+    bench = Bench(buckets, provider=TwoForms())
+    assert Counter(bench.calls) == {64: 3 + 3, 32: 3 + 2}  # known from 64 tokens
+
+
+def test_no_variant_is_captured_that_has_not_run_at_this_size():
+    warm_ups = WarmUps(2)
+    assert [warm_ups.due(64, "tall", "one") for _ in range(2)] == [1, 0]
+    assert [warm_ups.due(64, "tall", "other") for _ in range(2)] == [1, 0]
+    assert [warm_ups.due(32, "tall", "other") for _ in range(2)] == [1, 0]
+    assert [warm_ups.due(32, "low", "other") for _ in range(2)] == [1, 0]
+    assert [warm_ups.due(64, "low", "other") for _ in range(2)] == [0, 0]
+    assert [warm_ups.due(64, "low", "one") for _ in range(2)] == [1, 0]
+    asked = WarmUps(5)
+    assert [asked.due(64, form, "one") for form in ("tall", "low", "low")] == [4, 1, 0]
 
 
 @pytest.mark.parametrize(

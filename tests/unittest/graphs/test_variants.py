@@ -19,6 +19,7 @@ from tensorrt_llm_ext.graphs import variants
 from tensorrt_llm_ext.graphs.buckets import Bucket
 from tensorrt_llm_ext.graphs.capture import AS_FAST, _Judge
 from tensorrt_llm_ext.graphs.captured import CaptureTimes
+from tensorrt_llm_ext.graphs.costs import timed_pairs
 from tensorrt_llm_ext.graphs.static_backend import StaticGraphBackend
 from tensorrt_llm_ext.graphs.variants import (
     WORTH_CHANGING,
@@ -32,11 +33,6 @@ from tensorrt_llm_ext.llmapi.mm_config import MultimodalEncoderCudaGraphConfig
 
 BUCKET = Bucket(64, 4)
 FORMS = ("usual", "other")
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRTLLM_EXT_CACHE_DIR", str(tmp_path / "made" / "here"))
 
 
 class TimedBackend(StaticGraphBackend):
@@ -78,7 +74,9 @@ def capture(backend: TimedBackend, forms: tuple[str, ...]) -> Any:
         backend.ran.append(backend.form)
         torch.zeros(2).add_(1)
 
-    return capture_fastest(backend, body, forms, 1, lambda: backend.ran.append("filled"))
+    return capture_fastest(
+        backend, body, forms, lambda variant: 1, lambda: backend.ran.append("filled")
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,6 +111,40 @@ def test_the_first_form_is_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
     assert capture(Slow(usual=1.0, other=2.0), FORMS).search_seconds == 3.0
 
 
+@pytest.mark.parametrize(
+    ("other", "kept", "capture_ms"), [(2.0, "usual", 30.0), (1.0, "other", 70.0)]
+)
+def test_time_of_a_capture_is_that_of_the_form_that_is_kept(
+    other: float, kept: str, capture_ms: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the replays that are timed nor what another form took are in it."""
+
+    class Slow(TimedBackend):
+        def capture(self, body: Any, *, warmup_steps: int) -> Any:
+            graph = super().capture(body, warmup_steps=warmup_steps)
+            now.append(now[-1] + {"usual": 0.03, "other": 0.07}[graph.form])
+            return graph
+
+        def time_ms(self, body: Any, *, repeats: int) -> float:
+            now.append(now[-1] + 1.0)
+            return super().time_ms(body, repeats=repeats)
+
+    now = [5.0]
+    monkeypatch.setattr(variants.time, "perf_counter", lambda: now[-1])
+    best = capture(Slow(usual=1.5, other=other), FORMS)
+    assert (best.variant, best.capture_ms) == (kept, pytest.approx(capture_ms))
+
+
+def test_each_form_has_warm_ups_of_its_own() -> None:
+    def body() -> None:
+        backend.ran.append(backend.form)
+        torch.zeros(2).add_(1)
+
+    backend = TimedBackend(usual=1.0, other=2.0)
+    capture_fastest(backend, body, FORMS, {"usual": 0, "other": 2}.__getitem__, lambda: None)
+    assert backend.ran == ["usual", *["other"] * 3]  # one of each to record
+
+
 def test_one_form_is_not_searched() -> None:
     backend = TimedBackend(usual=1.0)
     assert capture(backend, ("usual",)).variant == "usual"
@@ -138,7 +170,7 @@ def test_only_a_choice_among_several_is_noted() -> None:
         (BUCKET, TimedBackend(usual=2.0, other=1.0)),
         (Bucket(32, 4), TimedBackend(usual=2.0)),
     ):
-        choices.capture(bucket, backend, body, 1, lambda: None)
+        choices.capture(bucket, backend, body, lambda variant: 1, lambda: None)
     assert choices.candidates(BUCKET, FORMS) == ("other",)
     assert choices.candidates(Bucket(32, 4), FORMS) == FORMS
 
@@ -165,7 +197,47 @@ def test_search_stops_when_its_time_is_over() -> None:
     assert VariantChoices("abc", search_seconds=0).candidates(BUCKET, FORMS) == ("usual",)
 
 
-@pytest.mark.parametrize("content", ["{", "[1]", '{"a": '])
+def test_a_replaced_bucket_is_remembered_with_what_replaces_it() -> None:
+    larger, other = Bucket(96, 4), Bucket(128, 4)
+    first = VariantChoices("abc", search_seconds=10)
+    assert first.replacement(BUCKET, [other, larger]) is None
+    first.note_replacement(BUCKET, larger)
+    first.save()
+    again = VariantChoices("abc", search_seconds=0.1)
+    again.note(Bucket(32, 4), "usual", 1.0)  # the time of a search is over, not what is known
+    assert again.replacement(BUCKET, [other, larger]) == larger
+    assert again.replacement(BUCKET, [other]) is None
+    assert again.replacement(Bucket(64, 5), [other, larger]) is None
+    assert again.replacement(Bucket(64, 4, 32), [larger]) is None
+    assert again.replacement(BUCKET, [Bucket(96, 4, 96)]) is None
+    assert again.candidates(BUCKET, FORMS[:1]) == ("usual",)
+    again.save()
+    off = VariantChoices("abc", search_seconds=0)
+    assert off.replacement(BUCKET, [larger]) is None
+    assert VariantChoices("xyz", search_seconds=10).replacement(BUCKET, [larger]) is None
+    content = json.loads((cache_dir() / "variants-abc.json").read_text())
+    assert content == {"32x4xNone": "usual", "replaced": {"64x4xNone": "96x4xNone"}}
+    again.note_replacement(BUCKET, other)  # it was looked for again
+    again.save()
+    assert VariantChoices("abc", search_seconds=1).replacement(BUCKET, [other]) == other
+
+
+def test_no_search_notes_no_replacement() -> None:
+    choices = VariantChoices("abc", search_seconds=0)
+    choices.note_replacement(BUCKET, Bucket(96, 4))
+    choices.save()
+    assert not cache_dir().exists()
+
+
+def test_a_file_without_replacements_serves() -> None:
+    cache_dir().mkdir(parents=True)
+    (cache_dir() / "variants-abc.json").write_text('{"64x4xNone": "other"}')
+    choices = VariantChoices("abc", search_seconds=10)
+    assert choices.candidates(BUCKET, FORMS) == ("other",)
+    assert choices.replacement(BUCKET, [Bucket(96, 4)]) is None
+
+
+@pytest.mark.parametrize("content", ["{", "[1]", '{"a": ', '{"64x4xNone": "no", "replaced": "x"}'])
 def test_a_broken_file_is_ignored(content: str, caplog: pytest.LogCaptureFixture) -> None:
     cache_dir().mkdir(parents=True)
     path = cache_dir() / "variants-abc.json"
@@ -173,7 +245,8 @@ def test_a_broken_file_is_ignored(content: str, caplog: pytest.LogCaptureFixture
     with caplog.at_level(logging.WARNING):
         choices = VariantChoices("abc", search_seconds=10)
     assert choices.candidates(BUCKET, FORMS) == FORMS
-    assert ("ignoring" in caplog.text) is (content != "[1]")
+    assert "ignoring" in caplog.text
+    assert choices.replacement(BUCKET, [Bucket(96, 4)]) is None
     choices.note(BUCKET, "other", 1.0)
     choices.save()
     assert json.loads(path.read_text()) == {"64x4xNone": "other"}
@@ -248,6 +321,10 @@ def test_close_times_are_taken_again(
     backend = Again(*again)
     assert settled(backend, *first) == expected
     assert backend.timed == timed
+    backend = Again(*again)
+    replays = [what for what in timed if what == "replay"]  # an eager run that was not the first
+    stands = settle(backend, lambda: "replay", None, first)  # type: ignore[arg-type, return-value]
+    assert (stands, backend.timed) == ((expected[0], first[1]), replays)
     backend = Again(*again, accelerated=False)
     assert settled(backend, *first) == first
     assert backend.timed == []
@@ -255,21 +332,26 @@ def test_close_times_are_taken_again(
 
 def test_signature_depends_on_shapes_and_dtype() -> None:
     device = torch.device("cpu")
-    one = signature_of(torch.nn.Linear(2, 3), device)
-    assert one == signature_of(torch.nn.Linear(2, 3), device)
+    one = signature_of(torch.nn.Linear(2, 3), device, "")
+    assert one == signature_of(torch.nn.Linear(2, 3), device, "")
     others = (
         torch.nn.Linear(3, 2),
         torch.nn.Linear(2, 3).half(),
         torch.nn.Linear(2, 3, bias=False),
     )
-    assert len({one, *(signature_of(m, device) for m in others)}) == 4
+    assert len({one, *(signature_of(m, device, "") for m in others)}) == 4
+
+
+def test_signature_depends_on_how_it_computes() -> None:
+    module, device = torch.nn.Linear(2, 3), torch.device("cpu")
+    assert signature_of(module, device, "tiles") != signature_of(module, device, "varlen")
 
 
 def test_signature_depends_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = set()
     for name in ("one", "other"):
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device, name=name: name)
-        seen.add(signature_of(torch.nn.Linear(2, 3), torch.device("cuda")))
+        seen.add(signature_of(torch.nn.Linear(2, 3), torch.device("cuda"), ""))
     assert len(seen) == 2
 
 
@@ -289,6 +371,7 @@ def overtaken(
     runner: Any = SimpleNamespace(
         adapter=SimpleNamespace(layout_of=lambda bucket, segments: segments),
         time_layout=lambda bucket, segments: many[bucket],
+        choices=VariantChoices("abc", search_seconds=10),
     )
     config = MultimodalEncoderCudaGraphConfig(max_batch_size=8)
     judge = _Judge(runner, config, "image")
@@ -341,6 +424,7 @@ def test_many_segments_are_as_many_as_fit() -> None:
     runner: Any = SimpleNamespace(
         adapter=SimpleNamespace(layout_of=lambda bucket, segments: segments),
         time_layout=time_layout,
+        choices=VariantChoices("abc", search_seconds=10),
     )
     judge = _Judge(runner, MultimodalEncoderCudaGraphConfig(max_batch_size=8), "image")
     short, long = Bucket(100, 8, 32), Bucket(128, 8, 128)
@@ -366,5 +450,6 @@ def test_a_bucket_timed_with_longer_segments_goes_by_its_own_layout() -> None:
     times = ((one, 2.0), (more, 1.5))
     assert overtaken(*times, many={more: 2.0 * AS_FAST}) == {one: "4608x8 is as fast"}
     assert overtaken(*times, many={more: 2.001 * AS_FAST}) == {}
-    four = Bucket(4096, 4)  # the larger one was timed with no fewer pairs: nothing to time again
-    assert overtaken((four, 2.0), (more, 2.0), many={more: 9.0}) == {four: "4608x8 is as fast"}
+    few, many = Bucket(64, 4), Bucket(64, 8)
+    assert timed_pairs(few) == timed_pairs(many)  # nothing to time again
+    assert overtaken((few, 2.0), (many, 2.0), many={many: 9.0}) == {few: "64x8 is as fast"}

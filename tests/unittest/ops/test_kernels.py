@@ -98,6 +98,7 @@ def test_a_binary_is_looked_up_once_for_arguments_of_its_kind() -> None:
         (x, 40, 0.5, options),  # 16 does not divide it
         (x, 1, 0.5, options),
         (x, 1 << 40, 0.5, options),
+        (x, 1 << 40 | 1, 0.5, options),
         (x[1:], 48, 0.5, options),  # nor this address
         (x.half(), 48, 0.5, options),
         (x, 48, 0.5, {**options, "BLOCK": 64}),
@@ -108,6 +109,42 @@ def test_a_binary_is_looked_up_once_for_arguments_of_its_kind() -> None:
         assert len(kernel.bound) == count
     kernels.launch(FakeKernel(), (3,), x, 48, 0.5, **options)
     assert len(kernel.direct) == 1
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ((1 << 31) - 1, 40, True),
+        ((1 << 31) - 1, 1 << 31, False),
+        (1 << 31, 1 << 40, True),
+        (-(1 << 31), 48, True),
+        (-(1 << 31) - 16, 48, False),
+        (1 << 40, (1 << 40) + 8, False),
+        (0, 16, True),
+        (1, 17, False),
+        (1, 16, False),
+    ],
+)
+def test_a_binary_depends_on_how_wide_a_number_is_and_what_divides_it(one, other, same) -> None:
+    kernel, x = FakeKernel(), torch.zeros(64)
+    for number in (one, other):
+        kernels.launch(kernel, (3,), x, number, 0.5, BLOCK=32)
+    assert len(kernel.direct) == same
+
+
+@pytest.mark.parametrize(
+    ("strides", "offset", "aligned"),
+    [
+        ((96, 48, 1), 16, True),
+        ((96, 48, 1), 20, False),
+        ((100, 48, 1), 16, False),
+        ((96, 44, 1), 16, False),
+    ],
+)
+def test_rows_are_copied_by_16_bytes_where_every_head_starts_at_one(strides, offset, aligned):
+    good = torch.empty(1000, dtype=torch.float16).as_strided((4, 2, 40), (96, 48, 1))
+    other = torch.empty(1000, dtype=torch.float16).as_strided((4, 2, 40), strides, offset)
+    assert tile_attention._aligned((good, other, good)) is aligned
 
 
 @pytest.mark.parametrize("rms", [False, True])

@@ -14,7 +14,12 @@ from tensorrt_llm_ext.ops.packed_metadata import PackedAttnMetadata, make_metada
 from tensorrt_llm_ext.towers import packed_blocks
 from tensorrt_llm_ext.towers.loading import allocate_weights, tower_without_weights
 from tensorrt_llm_ext.towers.packed_blocks import PackedBlocks
-from tensorrt_llm_ext.towers.packed_vit import AxialRope, Fp32Constant, PackedViTConfig
+from tensorrt_llm_ext.towers.packed_vit import (
+    AxialRope,
+    Fp32Constant,
+    PackedViTConfig,
+    part_of,
+)
 
 CPU = torch.device("cpu")
 LENGTHS = (7, 1, 12, 4)
@@ -162,6 +167,62 @@ def test_fp16_is_clamped(fused: bool) -> None:
     assert out.abs().max() == 64512  # 65504 - 1000 as fp16 has it
 
 
+class Scaled(torch.nn.Module):
+    """A projection that somebody put in the place of another: its weight is computed."""
+
+    def __init__(self, inner: torch.nn.Linear) -> None:
+        super().__init__()
+        self.inner = inner
+        self.bias = inner.bias
+
+    @property
+    def weight(self) -> torch.Tensor:
+        return self.inner.weight * 2
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(x, self.weight, self.bias)
+
+
+def test_a_part_is_what_the_attribute_is() -> None:
+    block = make_blocks(GLM_4)[0]
+    block.attn.proj = Scaled(block.attn.proj)
+    for module, name in (
+        (block, "attn"),
+        (block.attn.qkv, "weight"),
+        (block.attn.qkv, "in_features"),
+        (block.attn, "heads"),
+    ):
+        assert part_of(module, name) is getattr(module, name)
+    assert part_of(block.attn.qkv, "bias") is None
+    assert torch.equal(part_of(block.attn.proj, "weight"), block.attn.proj.weight)
+    with pytest.raises(AttributeError, match="gate"):
+        part_of(block, "gate")
+
+
+@pytest.mark.parametrize("knobs", KNOBS.values(), ids=KNOBS.keys())
+def test_what_a_block_is_made_of_is_looked_up_in_every_run(knobs: dict[str, Any]) -> None:
+    """Parameters that are rebound, modules that are replaced."""
+    blocks = make_blocks(knobs)
+    x = torch.randn(TOKENS, SIZES["width"])
+    before = run(blocks, x, fused=True)[0]
+    attn, mlp = blocks[1].attn, blocks[1].mlp
+    gain = torch.nn.Parameter(torch.rand(SIZES["width"]), requires_grad=False)
+    changes = [
+        lambda: setattr(attn, "proj", Scaled(attn.proj)),
+        lambda: setattr(attn, "qkv", Scaled(attn.qkv)),
+        lambda: setattr(mlp, "linear_fc1", Scaled(mlp.linear_fc1)),
+        lambda: setattr(mlp, "linear_fc2", Scaled(mlp.linear_fc2)),
+        lambda: setattr(blocks[1], "norm2", make_blocks(knobs)[0].norm2),
+        lambda: setattr(blocks[1].norm1, "weight", gain),
+    ]
+    for change in changes:
+        change()
+        after = run(blocks, x, fused=True)[0]
+        assert relative(after, run(blocks, x, fused=False)[0]) < 1e-6
+        assert relative(after, before) > 1e-3
+        before = after
+
+
 # ---- weights laid out for the kernels ----------------------------------------------------------
 
 
@@ -176,6 +237,15 @@ def test_an_mlp_width_is_filled_up_and_nothing_changes() -> None:
     for name, value in mlp.state_dict().items():
         assert torch.equal(value, before[name])
     assert mlp.room_needed == 0  # once is enough
+
+
+@pytest.mark.parametrize("name", ["linear_fc1.weight", "linear_fc1.bias", "linear_fc2.weight"])
+def test_filled_up_weights_are_given_up_when_one_is_rebound(name: str) -> None:
+    mlp = make_blocks(QWEN)[0].mlp
+    mlp.lay_out_weights(torch.zeros(mlp.room_needed))
+    parameter = mlp.get_parameter(name)
+    parameter.data = parameter.data.clone()
+    assert mlp.filled_up() is None
 
 
 def test_fused_blocks_read_the_filled_up_weights() -> None:

@@ -1,0 +1,96 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""Runs that a capture needs before it: what they load must not be loaded while a graph records."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+
+from .adapter import EncoderGraphIOAdapter, EncoderMetadataProvider
+from .backends import GraphBackend
+from .buckets import Bucket
+from .captured import EncoderFn, run_encoder
+from .layout import AttentionLayout
+
+
+def form_of(metadata: Any) -> object:
+    """Form of the attention of metadata; None where it says nothing of it."""
+    return getattr(metadata, "attention", None)
+
+
+class WarmUps:
+    """How often a region has yet to run before it is captured.
+
+    Buckets of one size have the same matrix products, and buckets of one form the same attention:
+    what has run with both need not run again.
+    """
+
+    def __init__(self, steps: int) -> None:
+        """Nothing has run.
+
+        Args:
+            steps: Runs that each size is to have, its timed eager run counted.
+        """
+        self._steps = steps
+        self._runs: Counter[tuple[int, str]] = Counter()  # by size and variant
+        self._forms: set[tuple[object, str]] = set()
+
+    def due(self, num_tokens: int, form: object, variant: str) -> int:
+        """Runs before the next capture, which from now on count as done.
+
+        Args:
+            num_tokens: Of the bucket, which was timed eagerly.
+            form: Of its attention. That of the eager run may be another.
+            variant: Form of the region.
+        """
+        size, attention = (num_tokens, variant), (form, variant)
+        least = 0 if self._runs[size] and attention in self._forms else 1
+        runs = max(least, self._steps - 1 - self._runs[size])
+        self._runs[size] += runs
+        self._forms.add(attention)
+        return runs
+
+
+def rehearse(
+    buckets: Iterable[Bucket],
+    adapter: EncoderGraphIOAdapter,
+    provider: EncoderMetadataProvider[Any],
+    backend: GraphBackend,
+    encoder_fn: EncoderFn,
+    eager_metadata: Callable[[AttentionLayout], Any],
+    device: torch.device,
+) -> None:
+    """Runs a bucket of each form once, uncaptured: libraries and workspaces are loaded then.
+
+    Eager runs may take a form of attention that no bucket has. Timed the first time, they would
+    take as long as it takes to compile.
+
+    Args:
+        buckets: The buckets; the largest of a form is the one.
+        adapter: Shapes and buffers.
+        provider: Builds the attention metadata, which has forms of its own.
+        backend: Runs them.
+        encoder_fn: The encoder.
+        eager_metadata: Attention layout -> metadata of an eager run.
+        device: Where the buffers live.
+    """
+    seen: set[object] = set()
+    for bucket in sorted(buckets, reverse=True):
+        metadata = provider.build(bucket, adapter.num_segment_slots(bucket))
+        eager = eager_metadata(adapter.layout_of(bucket, bucket.even_segments))
+        variants = backend.variants(bucket.num_tokens)
+        for attended, variant in (*((metadata, v) for v in variants), (eager, variants[0])):
+            form = form_of(attended), variant
+            if form in seen:
+                continue
+            seen.add(form)
+            if attended is metadata:
+                provider.refresh_in_place(metadata, adapter.layout_of(bucket))
+            inputs = adapter.allocate_inputs(bucket.num_tokens, device)
+            with backend.in_variant(variant):
+                backend.run(partial(run_encoder, encoder_fn, inputs, attended))
