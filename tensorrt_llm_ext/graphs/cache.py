@@ -36,9 +36,6 @@ class BoundedLRU(Generic[V]):
     def __len__(self) -> int:
         return len(self._values)
 
-    def __contains__(self, key: Hashable) -> bool:
-        return key in self._values
-
     def get(self, key: Hashable, make: Callable[[], V]) -> V:
         """Returns the value for a key, made on a miss."""
         found = self.find(key)

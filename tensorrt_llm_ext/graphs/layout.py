@@ -71,14 +71,18 @@ class SegmentRun(NamedTuple):
 def joined_runs(runs: Sequence[SegmentRun]) -> list[tuple[int, int, int]]:
     """(first token in the step, first token in the batch, tokens), neighbours joined."""
     starts: list[tuple[int, int]] = []
-    source, end = 0, -1
+    counts: list[int] = []
+    source = 0
+    end: int | None = None
     for _, _, _, _, batch_token, num_tokens in runs:
-        if batch_token != end:
+        if batch_token == end:
+            counts[-1] += num_tokens
+        else:
             starts.append((source, batch_token))
+            counts.append(num_tokens)
         source += num_tokens
         end = batch_token + num_tokens
-    ends = [*(at for at, _ in starts[1:]), source]
-    return [(at, to, end - at) for (at, to), end in zip(starts, ends, strict=False)]
+    return [(at, to, count) for (at, to), count in zip(starts, counts, strict=True)]
 
 
 @dataclass(frozen=True)

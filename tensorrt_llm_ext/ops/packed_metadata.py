@@ -52,9 +52,11 @@ class PackedAttnMetadata:
 
     def __post_init__(self) -> None:
         """Makes the views."""
-        tile_values = self.num_tiles * TILE_FIELDS
-        self.cu_seqlens = self.memory[tile_values:]
-        self.tiles = self.memory[:tile_values].view(-1, TILE_FIELDS) if tile_values else None
+        self.cu_seqlens, self.tiles = self.memory, None
+        if self.num_tiles:
+            tile_values = self.num_tiles * TILE_FIELDS
+            self.tiles = self.memory[:tile_values].view(-1, TILE_FIELDS)
+            self.cu_seqlens = self.memory[tile_values:]
 
     @property
     def device(self) -> torch.device:

@@ -67,10 +67,14 @@ def position_taps(
     down, across = height // merge, width // merge
     sizes = (max(height, width),) * 2 if square else (height, width)
     row_taps, column_taps = (_axis_taps(size, side, cubic, align_corners) for size in sizes)
-    # In merge-block order: [blocks down, blocks across, merge, merge, row taps, column taps].
-    rows, row_weights = (tap[:height].reshape(down, 1, merge, 1, -1, 1) for tap in row_taps)
+    each = row_taps[0].shape[1]
+    # Side by side for all K taps first: numpy is slow over axes as short as those of one tap.
+    # Then in merge-block order: [blocks down, blocks across, merge, merge, K].
+    rows, row_weights = (
+        tap[:height].repeat(each, axis=1).reshape(down, 1, merge, 1, -1) for tap in row_taps
+    )
     columns, column_weights = (
-        tap[:width].reshape(1, across, 1, merge, 1, -1) for tap in column_taps
+        np.tile(tap[:width], each).reshape(1, across, 1, merge, -1) for tap in column_taps
     )
     count = height * width
     return (
