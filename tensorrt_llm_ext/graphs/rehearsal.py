@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from .adapter import EncoderGraphIOAdapter, EncoderMetadataProvider
+from .adapter import EncoderGraphIOAdapter, EncoderMetadataProvider, Tensors
 from .backends import GraphBackend
 from .buckets import Bucket
 from .captured import EncoderFn, run_encoder
@@ -80,7 +80,11 @@ def rehearse(
         device: Where the buffers live.
     """
     seen: set[object] = set()
+    inputs: Tensors | None = None
     for bucket in sorted(buckets, reverse=True):
+        # Given back before the next are made: two at a time would leave the allocator with a block
+        # that the arena then takes in place of room it has beside the weights.
+        inputs = None
         metadata = provider.build(bucket, adapter.num_segment_slots(bucket))
         eager = eager_metadata(adapter.layout_of(bucket, bucket.even_segments))
         variants = backend.variants(bucket.num_tokens)
@@ -91,6 +95,6 @@ def rehearse(
             seen.add(form)
             if attended is metadata:
                 provider.refresh_in_place(metadata, adapter.layout_of(bucket))
-            inputs = adapter.allocate_inputs(bucket.num_tokens, device)
+            inputs = inputs or adapter.allocate_inputs(bucket.num_tokens, device)
             with backend.in_variant(variant):
                 backend.run(partial(run_encoder, encoder_fn, inputs, attended))

@@ -42,12 +42,26 @@ class AxialAngles(NamedTuple):
     positions: torch.Tensor
     frequencies: torch.Tensor
 
-    def tables(self) -> RotaryTables:
-        """Made once for all layers: a cosine takes longer than all else that a rotation does."""
-        if has_kernels(self.positions.device, torch.bfloat16):  # whatever they are to turn
-            return _launch_tables(self)
-        angles = (self.positions.float()[:, :, None] * self.frequencies).flatten(1)
-        return RotaryTables(angles.cos(), angles.sin())
+    @property
+    def table_shape(self) -> tuple[int, int, int]:
+        """(2, T, D / 2): of both tables, one after the other."""
+        return 2, len(self.positions), 2 * len(self.frequencies)
+
+    def tables(self, room: torch.Tensor | None = None) -> RotaryTables:
+        """Made once for all layers: a cosine takes longer than all else that a rotation does.
+
+        Args:
+            room: fp32, contiguous, of ``table_shape``: where they go; by default new memory.
+        """
+        if room is None:
+            device = self.positions.device
+            room = torch.empty(self.table_shape, dtype=torch.float32, device=device)
+        if has_kernels(room.device, torch.bfloat16):  # whatever they are to turn
+            _launch_tables(self, room)
+        else:
+            angles = (self.positions.float()[:, :, None] * self.frequencies).flatten(1)
+            room[0], room[1] = angles.cos(), angles.sin()
+        return RotaryTables(*room)
 
 
 class HeadNorm(NamedTuple):
@@ -113,23 +127,20 @@ def turn_(qkv: torch.Tensor, tables: RotaryTables | None, norm: HeadNorm | None)
         qkv[:, index] = x.to(qkv.dtype)
 
 
-def _launch_tables(angles: AxialAngles) -> RotaryTables:
+def _launch_tables(angles: AxialAngles, room: torch.Tensor) -> None:
     positions, frequencies = angles
-    half = 2 * len(frequencies)
-    tables = torch.empty(2, len(positions), half, dtype=torch.float32, device=positions.device)
+    _, tokens, half = angles.table_shape
     launch(
         _table_kernel,
-        (len(positions),),
+        (tokens,),
         positions,
         frequencies,
-        tables[0],
-        tables[1],
+        *room,
         positions.stride(0),
         HALF=half,
         HALF_BLOCK=power_of_two(half),
         num_warps=1,
     )
-    return RotaryTables(*tables)
 
 
 def _launch_rotation(qkv: torch.Tensor, tables: RotaryTables) -> None:

@@ -10,6 +10,7 @@ two buffers are alive at most. Shape letters: T tokens, C width, F MLP width, H 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator
 from typing import cast
 
@@ -21,7 +22,7 @@ from ..ops.kernels import has_kernels
 from ..ops.linear import accumulate_, project, project_and_activate
 from ..ops.norm import BiasSum, complete, normalise
 from ..ops.packed_metadata import PackedAttnMetadata
-from ..ops.rope import AxialAngles, HeadNorm, turn_
+from ..ops.rope import AxialAngles, HeadNorm, RotaryTables, turn_
 from .packed_vit import PackedBlock, PackedViTConfig, part_of
 
 _MLPS_AT_ONCE = 8
@@ -117,7 +118,6 @@ class _FusedRun:
     ) -> None:
         self.config = c = config
         self.x = x
-        self.tables = None if angles is None else angles.tables()
         self.metadata = metadata
         self.lacking = BiasSum(c.width, x.device)
         self.prepared = metadata.attention.prepare(metadata, x.shape[0])
@@ -126,8 +126,15 @@ class _FusedRun:
         inner = c.mlp_width * (2 if c.gated_mlp else 1) * x.element_size()
         slices = -(-tokens * inner // _SLICE_BYTES)
         self.mlp_rows = -(-tokens // slices // _ROW_STEP) * _ROW_STEP
+        # In one piece: tables alone would take 20 MiB of torch's allocator.
+        numbers = 0 if angles is None else math.prod(angles.table_shape)
+        room = x.new_empty(x.numel() + numbers * torch.float32.itemsize // x.element_size())
         # Normed rows, then attended ones: they are not needed at the same time.
-        self.narrow = torch.empty_like(x)
+        self.narrow = room[: x.numel()].view_as(x)
+        self.tables: RotaryTables | None = None
+        if angles is not None:
+            rest = room[x.numel() :].view(torch.float32)
+            self.tables = angles.tables(rest.view(angles.table_shape))
         self.attended = self.narrow.view(tokens, c.num_heads, c.head_dim)
         self.x_slices, self.normed_slices = (  # the same in every block
             t.split(self.mlp_rows) if slices > 1 else (t,) for t in (x, self.narrow)
