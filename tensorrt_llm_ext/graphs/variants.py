@@ -47,9 +47,12 @@ def signature_of(module: nn.Module, device: torch.device, region: str) -> str:
     Returns:
         A short digest.
     """
+    from .. import __version__  # here: the package imports its parts
+
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     weights = [(n, list(p.shape), str(p.dtype)) for n, p in module.named_parameters()]
     facts = [
+        __version__,
         region,
         name,
         torch.__version__,

@@ -14,8 +14,8 @@ def copy_from_host(arrays: Sequence[np.ndarray], target: torch.Tensor) -> None:
     """Writes arrays into a tensor in one copy that waits for nothing.
 
     Args:
-        arrays: One or more [rows, *shape] of the tensor's dtype, end to end along the first axis.
-        target: [all rows, *shape], on any device.
+        arrays: One or more [rows, *shape] of the target's dtype, end to end along the first axis.
+        target: [all rows, *shape], any dtype, on any device.
 
     Raises:
         ValueError: They do not fill the tensor.

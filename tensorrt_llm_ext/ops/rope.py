@@ -51,7 +51,7 @@ class AxialAngles(NamedTuple):
         """Made once for all layers: a cosine takes longer than all else that a rotation does.
 
         Args:
-            room: fp32, contiguous, of ``table_shape``: where they go; by default new memory.
+            room: Where they go, fp32 [2, T, D / 2], contiguous; by default new memory.
         """
         if room is None:
             device = self.positions.device

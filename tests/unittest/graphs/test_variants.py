@@ -342,9 +342,12 @@ def test_signature_depends_on_shapes_and_dtype() -> None:
     assert len({one, *(signature_of(m, device, "") for m in others)}) == 4
 
 
-def test_signature_depends_on_how_it_computes() -> None:
+def test_signature_depends_on_how_it_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     module, device = torch.nn.Linear(2, 3), torch.device("cpu")
     assert signature_of(module, device, "tiles") != signature_of(module, device, "varlen")
+    before = signature_of(module, device, "tiles")
+    monkeypatch.setattr("tensorrt_llm_ext.__version__", "999")  # other kernels, perhaps
+    assert signature_of(module, device, "tiles") != before
 
 
 def test_signature_depends_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
