@@ -242,6 +242,21 @@ def test_two_buckets_of_odd_size_that_beat_a_large_one_are_found():
     assert summary(planner.plan([(5462,), (5463,)])) == [(16383, (5462, 5463))]
 
 
+@pytest.mark.parametrize(
+    ("sizes", "step", "steps"),
+    [
+        ((64, 128, 448, 2048), 64, 32),  # what all are multiples of
+        ((64, 100_000), 196, 511),  # tokens are rounded, so that the table stays small
+        ((511,), 511, 1),
+        ((512, 3), 2, 256),
+    ],
+)
+def test_what_nothing_can_beat_is_kept_in_a_small_table(sizes, step, steps):
+    planner = packer([Bucket(size, 4) for size in sizes])
+    assert planner._floors[0] == step
+    assert len(planner._floors[1]) == 1 + steps
+
+
 @pytest.mark.parametrize("frames", [1, 2, 3, 4, 5, 9, 200])
 def test_long_video_is_cut_at_frame_pairs(frames):
     steps = packer().plan([(64,) * frames])
