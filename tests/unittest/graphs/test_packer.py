@@ -248,6 +248,7 @@ def test_two_buckets_of_odd_size_that_beat_a_large_one_are_found():
     [
         ((64, 128, 448, 2048), 64, 32),  # what all are multiples of
         ((64, 512 * 512), 513, 512),  # tokens are rounded, so that the table stays small
+        ((64, 100_001), 196, 511),
         ((511,), 511, 1),
         ((512, 3), 2, 256),
     ],
