@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from itertools import accumulate, groupby
 from math import gcd
 from typing import NamedTuple
@@ -19,7 +20,7 @@ from .layout import Eager, Replay, SegmentRun, Step
 # two smaller ones of the same total.
 _TOKENS_PER_REPLAY = 256
 _CACHED_PLANS = 256
-_FLOOR_STEPS = 256
+_FLOOR_STEPS = 512
 
 
 class _Segment(NamedTuple):
@@ -71,7 +72,6 @@ class Packer:
         self._bounds = sorted(
             (b.max_segment_len, i) for i, b in enumerate(by_cost) if b.max_segment_len is not None
         )
-        self._floor_step, self._floors = _floors(self._cost)
         self._eager_cost = eager_cost
         self._exact = not enable_padding
         self._eager_token_budget = eager_token_budget
@@ -91,6 +91,8 @@ class Packer:
 
     def _make_plan(self, items: Sequence[Sequence[int]]) -> tuple[Step, ...]:
         segments = _flatten(items)
+        if not segments:
+            return ()
         if not self._buckets:
             return self._eager_steps([(s, self._no_bucket_reason) for s in segments])
         steps: list[Step] = []
@@ -111,7 +113,7 @@ class Packer:
 
     def _cheapest(self, segments: Sequence[_Segment]) -> list[_Group]:
         """The cheapest groups, or one group where several are not clearly cheaper."""
-        one = self._one_bucket(_load(segments)) if segments else None
+        one = self._one_bucket(_load(segments))
         if one is None:
             return self._best_cut(segments)[1]
         bucket, time, floor = one
@@ -126,12 +128,30 @@ class Packer:
 
         The last leaves all bounds but the tokens aside.
         """
-        for time, size, max_segments, bucket in self._by_cost:
-            if size < load.num_tokens or max_segments < load.num_segments:
+        for time, size, _, bucket in self._by_cost:
+            if size < load.num_tokens:
                 continue  # as ``rejects`` would say, which takes longer
             if bucket.rejects(load, exact=self._exact) is None:
-                return bucket, time, self._floors[-(-load.num_tokens // self._floor_step)]
+                step, floors = self._floors
+                return bucket, time, floors[-(-load.num_tokens // step)]
         return None
+
+    @cached_property
+    def _floors(self) -> tuple[int, list[float]]:
+        """What tokens cost at least, in any number of buckets whose other bounds are none.
+
+        A step in tokens, and the least time for so many steps, up to the largest bucket. Sizes are
+        rounded up to steps, which can only lower it.
+        """
+        sizes = [bucket.num_tokens for bucket in self._buckets]
+        step = max(gcd(*sizes), 1 + max(sizes) // _FLOOR_STEPS)
+        steps = [-(-size // step) for size in sizes]
+        times = [self._cost[bucket] for bucket in self._buckets]
+        floors = [0.0]
+        for covered in range(1, 1 + max(steps)):
+            pairs = zip(steps, times, strict=True)
+            floors.append(min(time + floors[max(covered - n, 0)] for n, time in pairs))
+        return step, floors
 
     def _best_cut(self, segments: Sequence[_Segment]) -> tuple[float, list[_Group]]:
         by_length = sorted(segments, key=lambda s: -s.num_tokens)
@@ -218,7 +238,7 @@ class Packer:
             if budget is not None and tokens > budget and at > first:
                 groups.append(segments[first:at])
                 first, tokens = at, segment.num_tokens
-        return [*groups, segments[first:]] if segments else []
+        return [*groups, segments[first:]]
 
 
 def _load(group: Sequence[_Segment]) -> Load:
@@ -259,25 +279,3 @@ def _runs(group: Sequence[_Segment]) -> tuple[tuple[SegmentRun, ...], tuple[int,
         for s, count, num_tokens in zip(starts, counts, tokens, strict=True)
     ]
     return tuple(runs), tuple([segment.num_tokens for segment in group])
-
-
-def _floors(costs: Mapping[Bucket, float]) -> tuple[int, list[float]]:
-    """What tokens cost at least, in any number of buckets whose other bounds are none.
-
-    Args:
-        costs: Time per bucket.
-
-    Returns:
-        A step in tokens, and the least time for so many steps, up to the largest bucket. Sizes are
-        rounded up to steps, which only lowers it.
-    """
-    sizes = [bucket.num_tokens for bucket in costs]
-    step = max(gcd(*sizes), -(-max(sizes, default=0) // _FLOOR_STEPS), 1)
-    cheapest: dict[int, float] = {}
-    for bucket, time in costs.items():
-        steps = -(-bucket.num_tokens // step)
-        cheapest[steps] = min(time, cheapest.get(steps, time))
-    floors = [0.0]
-    for steps in range(1, max(cheapest, default=0) + 1):
-        floors.append(min(t + floors[max(steps - n, 0)] for n, t in cheapest.items()))
-    return step, floors

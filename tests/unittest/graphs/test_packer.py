@@ -149,6 +149,7 @@ def test_sorting_by_length_pays():
 def test_given_order_is_kept_when_sorting_gains_nothing():
     (step,) = packer([Bucket(64, 4)]).plan([(8,), (32,)])
     assert step.segment_lengths == (8, 32)
+    assert summary(packer([Bucket(64, 1)]).plan([(8,), (32,)])) == [(64, (8,)), (64, (32,))]
 
 
 def test_measured_cost_decides():
@@ -242,6 +243,28 @@ def test_two_buckets_of_odd_size_that_beat_a_large_one_are_found():
     assert summary(planner.plan([(5462,), (5463,)])) == [(16383, (5462, 5463))]
 
 
+@pytest.mark.parametrize(
+    ("sizes", "step", "steps"),
+    [
+        ((64, 128, 448, 2048), 64, 32),  # what all are multiples of
+        ((64, 512 * 512), 513, 512),  # tokens are rounded, so that the table stays small
+        ((64, 100_001), 196, 511),
+        ((511,), 511, 1),
+        ((512, 3), 2, 256),
+    ],
+)
+def test_what_nothing_can_beat_is_kept_in_a_small_table(sizes, step, steps):
+    planner = packer([Bucket(size, 4) for size in sizes])
+    assert planner._floors[0] == step
+    assert len(planner._floors[1]) == 1 + steps
+
+
+def test_what_nothing_can_beat():
+    small, large = Bucket(64, 4), Bucket(256, 4)
+    planner = packer([small, large], cost={small: 1.0, large: 1.75})
+    assert planner._floors == (64, [0.0, 1.0, 1.75, 1.75, 1.75])
+
+
 @pytest.mark.parametrize("frames", [1, 2, 3, 4, 5, 9, 200])
 def test_long_video_is_cut_at_frame_pairs(frames):
     steps = packer().plan([(64,) * frames])
@@ -323,6 +346,13 @@ def test_two_variants_of_one_size():
 )
 def test_without_padding_only_exact_sizes(items, expected):
     assert summary(packer(enable_padding=False).plan(items)) == expected
+
+
+def test_a_bucket_for_every_token_comes_before_time():
+    """5 and 6 together take less, but 3 would be left."""
+    cost = {Bucket(8, 4): 10.0, Bucket(11, 4): 1.0, Bucket(10, 4): 2.0, Bucket(4, 4): 2.5}
+    steps = packer(list(cost), cost=cost, enable_padding=False).plan([(3,), (5,), (6,), (4,)])
+    assert summary(steps) == [(8, (3, 5)), (10, (6, 4))]
 
 
 def test_eager_steps_are_cut_at_the_eager_budget():
