@@ -21,7 +21,8 @@ from typing import Any, Protocol
 
 import torch
 
-_MATMUL_LIBRARIES = ("default", "cublaslt")
+from .matmul_libraries import LIBRARIES, keep_workspaces, library
+
 _MATMUL_MATTERS = 1024  # tokens (H200, widths 1152 and 1280)
 LONG_MS = 10.0
 """A call is timed a third time, and so on, while all calls together took less."""
@@ -197,6 +198,7 @@ class CudaGraphBackend:
         self._stream.wait_stream(current)
         try:
             with torch.cuda.stream(self._stream):
+                keep_workspaces(self._device)
                 yield
         finally:
             current.wait_stream(self._stream)
@@ -236,17 +238,11 @@ class CudaGraphBackend:
 
     def variants(self, num_tokens: int) -> tuple[str, ...]:
         """See the protocol: libraries that multiply matrices. Above, none is always faster."""
-        return _MATMUL_LIBRARIES if num_tokens <= _MATMUL_MATTERS else _MATMUL_LIBRARIES[:1]
+        return LIBRARIES if num_tokens <= _MATMUL_MATTERS else LIBRARIES[:1]
 
-    @contextlib.contextmanager
-    def in_variant(self, variant: str) -> Iterator[None]:
+    def in_variant(self, variant: str) -> contextlib.AbstractContextManager[None]:
         """See the protocol."""
-        before = torch.backends.cuda.preferred_blas_library()
-        torch.backends.cuda.preferred_blas_library(variant)
-        try:
-            yield
-        finally:
-            torch.backends.cuda.preferred_blas_library(before)
+        return library(variant)
 
     def _abandon(self, graph: torch.cuda.CUDAGraph, *, ended: bool) -> None:
         """Ends a capture that failed.

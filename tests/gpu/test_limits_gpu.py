@@ -61,13 +61,15 @@ def test_memory_cap_keeps_fewer_buckets_and_gives_the_rest_back() -> None:
 def test_library_memory_of_a_first_run_is_not_the_graphs() -> None:
     """The second capture in a process reports what the first did."""
     sizes = []
+    gc.collect()  # the towers of the test before
     for _ in range(2):
         tower = make_tower()
-        sizes.append(capture(tower).graph_memory_bytes)
+        # Nothing that the first one finds out spares the second a capture.
+        sizes.append(capture(tower, search_seconds=0).graph_memory_bytes)
         tower.release_encoder_cuda_graphs()
         del tower
         gc.collect()
-    assert abs(sizes[0] - sizes[1]) < 48 * MIB
+    assert abs(sizes[0] - sizes[1]) < 48 * MIB, sizes
 
 
 def test_two_towers_share_a_pool_unless_one_is_capped() -> None:

@@ -48,7 +48,8 @@ def make_tower(vision: dict[str, Any], dtype: torch.dtype = torch.bfloat16, seed
 
 
 def capture(tower: Any, budget: int = 2048, **entry: Any) -> Any:
-    entry = entry or {"max_batch_size": 8}
+    # No bucket is left out because of what another test has found.
+    entry = {"search_seconds": 0, **(entry or {"max_batch_size": 8})}
     tower.configure_encoder_cuda_graph(MultimodalConfig(encoder_cuda_graph={"image": entry}))
     tower.setup_attn_metadata(max_num_tokens=budget)
     return tower.capture_encoder_cuda_graphs()
@@ -223,13 +224,35 @@ def test_capture_is_ordered_accounted_and_given_back() -> None:
         f"{report.graph_memory_bytes / 2**20:.0f} MiB reported, {taken / 2**20:.0f} MiB measured"
     )
     assert report.accelerated
-    assert sum(b.kept for b in report.buckets) >= 40
-    assert abs(report.graph_memory_bytes - taken) < 64 << 20
+    assert sum(b.kept for b in report.buckets) >= 30  # of 64: others are as fast
+    assert abs(report.graph_memory_bytes - taken) < 64 << 20, (report.graph_memory_bytes, taken)
     tower.release_encoder_cuda_graphs()
     tower.release_encoder_cuda_graphs()
     gc.collect()
     # Driver-side memory of graphs stays with the process; the pool and the arenas come back.
     assert backend.memory_in_use() - before < 192 << 20
+
+
+def test_graphs_keep_their_workspaces_when_torch_gives_back_its_own() -> None:
+    """As torch's compiler does around graphs of its own; they were unmapped then."""
+    tower = make_tower(QWEN3_VL_8B)
+    capture(tower, budget=4096, buckets=[[256, 8], [4096, 8]], prune_slower_than_eager=False)
+    batches = [make_items([(1, 16, 16)]), make_items([(1, 32, 32)] * 4)]
+    before = [[out.features.clone() for out in tower.encode(batch)] for batch in batches]
+    pools = {
+        tuple(s["segment_pool_id"])
+        for s in torch.cuda.memory_snapshot()
+        if s["stream"] and s["allocated_size"] >= 1 << 20  # not the default stream's
+    }
+    assert pools
+    assert (0, 0) not in pools  # where anybody gets memory from
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    stranger = torch.full((1 << 30,), 255, dtype=torch.uint8, device=CUDA)  # NaN, if it is read
+    for batch, expected in zip(batches, before, strict=True):
+        for out, features in zip(tower.encode(batch), expected, strict=True):
+            assert torch.equal(out.features, features)
+    assert (stranger == 255).all()
 
 
 def test_a_hidden_device_read_rolls_the_capture_back() -> None:
