@@ -129,7 +129,9 @@ def test_label():
         (Bucket(100, 1, 100), (100,)),
         (Bucket(100, 9, 100), (25,) * 4),  # four at least
         (Bucket(3, 8, 2), (1,) * 3),
+        (Bucket(11, 8), (2,) * 5),
         (Bucket(2048, 64), (512,) * 4),
+        (Bucket(2565, 64), (427,) * 6),
         (Bucket(2560, 64), (512,) * 5),  # what attention takes is not wanted in a time
         (Bucket(2560, 4), (640,) * 4),
         (Bucket(2560, 64, 1536), (512,) * 5),

@@ -86,6 +86,10 @@ def test_two_results_on_one_storage_come_once() -> None:
     assert events == [(1, 4 * KIB), (1, 0)]
 
 
+def test_nothing_takes_nothing() -> None:
+    assert events_of(lambda: torch.empty(0)) == []
+
+
 # ---- the allocator ---------------------------------------------------------------------------
 
 
