@@ -15,13 +15,16 @@ import torch
 from ..llmapi.mm_config import MultimodalEncoderCudaGraphConfig
 from .backends import GraphBackend
 from .buckets import Bucket, Load
-from .captured import AS_FAST, CaptureTimes
+from .captured import CaptureTimes
 from .costs import attention_ns, timed_pairs
 from .memory import free_memory
 from .report import BucketReport, TowerReport
 from .runner import CaptureError, MultimodalEncoderGraphRunner
 
 logger = logging.getLogger(__name__)
+
+AS_FAST = 1.03
+"""A larger bucket replaces one whose replay is not faster by more than this factor."""
 
 
 def capture_within_limits(

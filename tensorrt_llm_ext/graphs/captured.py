@@ -22,11 +22,6 @@ Outputs = Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]]
 EncoderFn = Callable[[Mapping[str, torch.Tensor], Any], Outputs]
 
 
-AS_FAST = 1.03
-"""What takes no longer than another by more than this factor is preferred, if it is the larger
-bucket or the single replay. Times are hardly better than that, and those of single replays flatter
-several in a row, for which a busy device lowers its clock."""
-
 WORTH_EAGER = 0.98
 """Eager has to be faster by this factor to be chosen: its times depend on how busy the host is."""
 
