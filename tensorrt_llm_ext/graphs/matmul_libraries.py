@@ -38,7 +38,7 @@ def keep_workspaces(device: torch.device) -> None:
     Args:
         device: Of the stream.
     """
-    one = torch.zeros(16, 16, dtype=torch.bfloat16, device=device)
+    one = torch.zeros(16, 16, dtype=torch.float32, device=device)
     two = torch.empty_like(one)
     with torch.cuda.use_mem_pool(_pool(device), device):
         for name in LIBRARIES:  # those that there are already stay where they are

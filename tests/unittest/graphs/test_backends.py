@@ -307,3 +307,33 @@ def test_first_launch_is_left_out_of_a_time(
     ms = backend.time_ms(lambda: now.append(now[-1] + next(left) / 1e3), repeats=repeats)
     assert ms == pytest.approx(median)
     assert len(now) == 1 + calls
+
+
+def test_what_runs_on_the_capture_stream_finds_its_workspaces_kept(monkeypatch):
+    """A first product there would have them made where anybody gets memory from."""
+    log = []
+
+    class Stream(SimpleNamespace):
+        def wait_stream(self, other):
+            log.append(f"{self.name} waits for {other.name}")
+
+    @contextlib.contextmanager
+    def on(stream):
+        log.append(f"on {stream.name}")
+        yield
+        log.append(f"off {stream.name}")
+
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream(name="caller's"))
+    monkeypatch.setattr(torch.cuda, "stream", on)
+    monkeypatch.setattr(backends, "_capture_stream", lambda device: Stream(name="own"))
+    monkeypatch.setattr(backends, "keep_workspaces", lambda device: log.append(f"kept on {device}"))
+    backends.CudaGraphBackend(torch.device("cpu")).run(lambda: log.append("body"))
+    assert log == [
+        "own waits for caller's",
+        "on own",
+        "kept on cpu",
+        "body",
+        "off own",
+        "caller's waits for own",
+    ]
