@@ -86,7 +86,9 @@ def gelu(x):
     tail = 1.061405429 * t - 1.453152027
     tail = (((tail * t + 1.421413741) * t - 0.284496736) * t + 0.254829592) * t
     tail *= tl.exp2(-0.7213475204444817 * x * x)  # exp(-x^2 / 2)
-    return tl.maximum(x, 0.0) - 0.5 * size * tail
+    # fp16 may have overflowed: inf has to stay inf, and inf * 0 would be NaN. From 16 on the tail
+    # is 0; that of NaN is NaN.
+    return tl.maximum(x, 0.0) - 0.5 * tl.minimum(size, 16.0) * tail
 
 
 @jit

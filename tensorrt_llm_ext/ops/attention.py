@@ -30,15 +30,19 @@ class PackedAttention(Protocol):
     """A form of packed attention.
 
     Attributes:
-        name: Shown in reports.
+        name: Shown in reports; what start-ups remember, they remember under it.
         bakes_max_segment_len: A captured call only serves segments up to the metadata's bound.
         short_segment_len: Tokens up to which segments are served faster by another shape of this
             form; None for a form of one shape.
         tile_queries: Rows of a query tile; None for forms that read no tiles.
     """
 
-    name: ClassVar[str]
     bakes_max_segment_len: ClassVar[bool]
+
+    @property
+    def name(self) -> str:
+        """See the class."""
+        ...
 
     @property
     def short_segment_len(self) -> int | None:

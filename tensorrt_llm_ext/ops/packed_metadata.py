@@ -75,7 +75,8 @@ class PackedAttnMetadata:
             segment_lengths: Tokens per segment.
 
         Raises:
-            ValueError: More segments than there is room for, or one above ``max_segment_len``.
+            ValueError: More segments or tiles than there is room for, or a segment above
+                ``max_segment_len``.
         """
         slots, longest = self.max_segments, max(segment_lengths, default=0)
         if len(segment_lengths) > slots:
@@ -125,6 +126,11 @@ def _values(
     values = np.zeros(tile_values + slots + 1, dtype=np.int32)
     if queries is not None:
         tiles = list_tiles(segment_lengths, queries)
+        if len(tiles) > num_tiles:  # the offsets lie behind
+            raise ValueError(
+                f"segments of {sum(segment_lengths)} tokens need {len(tiles)} tiles of attention; "
+                f"this metadata has room for {num_tiles}, as it was made for fewer tokens"
+            )
         values[: tiles.size] = tiles.ravel()
     offsets = values[tile_values:]
     offsets[: count + 1] = list(accumulate(segment_lengths, initial=0))

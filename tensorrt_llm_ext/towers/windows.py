@@ -54,6 +54,11 @@ class WindowedMetadata:
         return made
 
     @property
+    def attention(self) -> tuple[PackedAttention, PackedAttention]:
+        """Forms for segments and windows: what runs before a capture goes by them."""
+        return self.segments.attention, self.windows.attention
+
+    @property
     def cu_seqlens(self) -> torch.Tensor:
         """Offsets of the segments, int32 [segments + 1]."""
         return self.segments.cu_seqlens

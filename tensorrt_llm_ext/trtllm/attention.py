@@ -63,9 +63,13 @@ class UpstreamAttention:
     metadata_cls: Any
     full_mask: Any
     device: torch.device
-    name: ClassVar[str] = "upstream"
     bakes_max_segment_len: ClassVar[bool] = True
     short_segment_len: ClassVar[int | None] = None
+
+    @property
+    def name(self) -> str:
+        """One for each backend: what is fastest with one need not be with the other."""
+        return f"upstream {self.backend}"
 
     @property
     def tile_queries(self) -> int | None:

@@ -222,6 +222,19 @@ def test_metadata_refuses_what_does_not_fit_and_stays_as_it_was() -> None:
     assert metadata.segment_lengths == (4, 2)
 
 
+def test_metadata_refuses_more_tokens_than_its_tiles_cover() -> None:
+    """Tiles and offsets share memory: one tile too many would be lost among the offsets."""
+    metadata = make_metadata(
+        TileAttention(), num_tokens=64, max_segments=4, max_segment_len=512, device=CPU
+    )
+    metadata.refresh((64,))
+    before = metadata.memory.clone()
+    with pytest.raises(ValueError, match=r"384 tokens need 6 tiles .* room for 5"):
+        metadata.refresh((384,))
+    assert torch.equal(metadata.memory, before)
+    assert metadata.segment_lengths == (64,)
+
+
 def test_varlen_gets_the_bound_of_the_metadata_not_of_the_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

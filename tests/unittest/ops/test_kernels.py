@@ -259,6 +259,14 @@ def test_gelu_where_it_ends(both: Any) -> None:
     assert worst((found, torch.nn.functional.gelu(x.double()))) < 5e-7
 
 
+@NUMPY_TALKS
+def test_gelu_of_what_is_not_finite(both: Any) -> None:
+    """What fp16 could not hold stays what it is, and nothing hides a NaN."""
+    x = torch.tensor([[float("inf"), float("nan"), 65504.0, -65504.0]])
+    reference, found = both(lambda: activation.activate_(x.clone(), "gelu"))
+    torch.testing.assert_close(found, reference, rtol=0, atol=0, equal_nan=True)
+
+
 @pytest.mark.parametrize(("height", "width", "channels"), [(6, 10, 5), (7, 5, 70), (1, 1, 3)])
 def test_convolution_of_a_plane(both: Any, height: int, width: int, channels: int) -> None:
     x, keep = torch.randn(3, height, width), torch.ones(3, -(-width // 2))

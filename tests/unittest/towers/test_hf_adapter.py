@@ -23,9 +23,15 @@ from torch._subclasses.fake_tensor import (
 from tower_oracle import VisionOracle
 
 from tensorrt_llm_ext.graphs.buckets import Bucket
+from tensorrt_llm_ext.graphs.rehearsal import WarmUps, form_of
+from tensorrt_llm_ext.ops.attention import TileAttention
 from tensorrt_llm_ext.towers import load_tower
 from tensorrt_llm_ext.towers.registry import tower_entry
-from tensorrt_llm_ext.towers.windows import WindowedLengths, window_layout
+from tensorrt_llm_ext.towers.windows import (
+    WindowedLengths,
+    WindowedMetadataProvider,
+    window_layout,
+)
 
 from .checks import ORACLE, worst
 from .small import save
@@ -127,6 +133,15 @@ def test_both_layouts_are_refreshed(windowed: Any) -> None:
     now = [getattr(metadata, name).data_ptr() for name in provider.graph_critical_attrs]
     assert now == addresses
     assert len(set(addresses)) == 2
+
+
+def test_what_runs_before_a_capture_tells_forms_of_windowed_attention_apart() -> None:
+    """Else the second of two buckets of a size would compile its attention while it is recorded."""
+    provider = WindowedMetadataProvider(TileAttention(), torch.device("cpu"), side=4, unit=4)
+    short, tall = (provider.build(Bucket(8192, 4, n), 8) for n in (2048, 8192))
+    assert short.segments.attention != tall.segments.attention
+    warm_ups = WarmUps(2)
+    assert [warm_ups.due(8192, form_of(m), "one") for m in (tall, short, tall)] == [1, 1, 0]
 
 
 def test_full_and_windowed_layers_differ(tmp_path: Path, make_batch: Any) -> None:

@@ -12,11 +12,17 @@ from typing import Any
 import pytest
 import torch
 
+from tensorrt_llm_ext.graphs.variants import VariantChoices
 from tensorrt_llm_ext.llmapi.mm_config import MultimodalConfig
 from tensorrt_llm_ext.ops.attention import BlockMaskAttention
 from tensorrt_llm_ext.ops.packed_metadata import PackedAttnMetadata
 from tensorrt_llm_ext.trtllm import attention
-from tensorrt_llm_ext.trtllm.attention import VARIABLE, UpstreamAttention, chosen_backend
+from tensorrt_llm_ext.trtllm.attention import (
+    BACKENDS,
+    VARIABLE,
+    UpstreamAttention,
+    chosen_backend,
+)
 
 from .small import QWEN, host_tower, rows
 
@@ -146,7 +152,7 @@ def test_upstreams_attention_eager_and_captured(
     graphs = {"image": {"buckets": [(16, 1), (32, 3)]}}
     theirs.tower.configure_encoder_cuda_graph(MultimodalConfig(encoder_cuda_graph=graphs))
     report = theirs.tower.capture_encoder_cuda_graphs()
-    assert (report.status, report.attention) == ("captured", "upstream")
+    assert (report.status, report.attention) == ("captured", f"upstream {backend}")
     planned = [m for m in Metadata.made if m.is_cuda_graph]
     tokens = [m.sizes["max_num_tokens"] for m in planned]
     assert tokens == sorted(tokens, reverse=True)  # a shared workspace is final at the first
@@ -161,6 +167,20 @@ def test_upstreams_attention_eager_and_captured(
     assert lengths == [m.sizes["max_num_requests"] for m in planned]  # unused ones are empty
     if metadata is WithOffsets:
         assert [m.bound for m in planned] == lengths  # type: ignore[attr-defined]
+
+
+def test_what_a_start_up_remembers_is_not_that_of_the_other_backend(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    choices: list[Any] = []
+    monkeypatch.setattr(VariantChoices, "save", lambda self: choices.append(self))
+    for backend in BACKENDS:
+        tower = with_backend(monkeypatch, backend, Attention, Metadata).tower
+        graphs = {"image": {"buckets": [(16, 1)]}}
+        tower.configure_encoder_cuda_graph(MultimodalConfig(encoder_cuda_graph=graphs))
+        tower.capture_encoder_cuda_graphs()
+    one, other = (made._path for made in choices)
+    assert one != other
 
 
 def test_metadata_that_move_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
