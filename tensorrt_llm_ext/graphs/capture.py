@@ -152,7 +152,7 @@ class _Judge:
         if not self._replaces:
             return ""
         as_fast = self._runner.choices.replacement(bucket, self._kept)
-        return f"{_as_fast(as_fast, bucket)}, found at an earlier start" if as_fast else ""
+        return f"{_as_fast(as_fast, bucket)}, as found earlier" if as_fast else ""
 
     def why_not(self, bucket: Bucket, times: CaptureTimes) -> str:
         """Why a bucket must not be used; empty where it may."""
@@ -169,8 +169,8 @@ class _Judge:
             return "slower than eager"
         if self._replaces and times.accelerated:
             as_fast = self._overtaking(bucket, times)
+            self._runner.choices.note_replacement(bucket, as_fast)
             if as_fast is not None:
-                self._runner.choices.note_replacement(bucket, as_fast)
                 return _as_fast(as_fast, bucket)
         self._kept[bucket] = times
         return ""

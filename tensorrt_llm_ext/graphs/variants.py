@@ -32,6 +32,7 @@ TIMED_RUNS = 5  # one is enough where timings decide nothing
 _CLEARLY = 2.0
 _EQUAL = 1.05
 _REPLACED = "replaced"  # in a file of choices: no bucket has that name
+_NOTHING = ""  # replaces a bucket that is kept
 WORTH_CHANGING = 0.99
 """A form has to be faster than the first by this factor: timings are no better than that."""
 
@@ -248,12 +249,23 @@ class VariantChoices:
             bucket: The shape.
             kept: Buckets that can stand in for it.
         """
-        name = self._replaced.get(_key(bucket))
+        name = self._replaced.get(_key(bucket), _NOTHING)
         return next((b for b in kept if _key(b) == name), None) if self._searches else None
 
-    def note_replacement(self, bucket: Bucket, by: Bucket) -> None:
-        """Remembers that a bucket need not be captured beside another."""
-        if self._searches:
+    def note_replacement(self, bucket: Bucket, by: Bucket | None) -> None:
+        """Remembers whether a bucket need not be captured beside another.
+
+        That nothing replaces it stands: if each start added what its timings say, a chance would be
+        enough to lose a bucket for good.
+
+        Args:
+            bucket: The shape.
+            by: What replaces it; None for nothing.
+        """
+        if not self._searches:
+            return
+        known = self._replaced.setdefault(_key(bucket), _NOTHING if by is None else _key(by))
+        if by is not None and known != _NOTHING:
             self._replaced[_key(bucket)] = _key(by)
 
     def _content(self) -> dict[str, Any]:

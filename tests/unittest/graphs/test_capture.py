@@ -265,11 +265,21 @@ def test_a_replaced_bucket_is_not_captured_again():
         replay_ms=None,
         eager_ms=None,
         kept=False,
-        reason="192x4 is as fast, found at an earlier start",
+        reason="192x4 is as fast, as found earlier",
     )
     items = [make_item((100,))]
     assert_outputs(tower, items, tower.encode(items))
     assert tower.encoder_stats().replays == {"192x4": 1}
+
+
+def test_a_bucket_that_was_kept_once_comes_back_after_a_start_that_dropped_it():
+    """Or a chance of timing at one of many starts would cost it for good."""
+    clear = REPLACED | {128: (2.0, 9.0)}
+    start(clear)
+    _, _, report = start()
+    assert kept(report) == [64, 192, 256]
+    _, _, report = start(clear)
+    assert kept(report) == SIZES
 
 
 @pytest.mark.parametrize(

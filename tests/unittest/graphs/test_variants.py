@@ -220,6 +220,20 @@ def test_a_replaced_bucket_is_remembered_with_what_replaces_it() -> None:
     again.note_replacement(BUCKET, other)  # it was looked for again
     again.save()
     assert VariantChoices("abc", search_seconds=1).replacement(BUCKET, [other]) == other
+    again.note_replacement(BUCKET, None)  # kept, where what replaces it is not there
+    assert again.replacement(BUCKET, [other]) == other
+
+
+def test_a_bucket_that_was_kept_is_not_lost_for_good_by_a_chance_of_timing() -> None:
+    larger = Bucket(96, 4)
+    first = VariantChoices("abc", search_seconds=10)
+    first.note_replacement(BUCKET, None)
+    first.save()
+    again = VariantChoices("abc", search_seconds=10)
+    again.note_replacement(BUCKET, larger)  # it goes this time
+    assert again.replacement(BUCKET, [larger]) is None
+    again.save()
+    assert VariantChoices("abc", search_seconds=10).replacement(BUCKET, [larger]) is None
 
 
 def test_no_search_notes_no_replacement() -> None:
