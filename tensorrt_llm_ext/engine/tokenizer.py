@@ -31,7 +31,7 @@ def load_tokenizer(
         raise ValueError(f"tokenizer {other!r} is not a folder; give the path of one")
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         why = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
         raise ValueError(f"the tokenizer in {folder} cannot be loaded: {why}") from error
     # Without its vocabulary transformers makes one that knows no words.
