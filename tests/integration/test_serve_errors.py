@@ -113,7 +113,8 @@ def test_case_45_tokenizers_that_cannot_be_used(
         assert f"the tokenizer in {folder} cannot be loaded: " in said
     file.write_text(whole)
     (folder / "tokenizer_config.json").write_text("[]")
-    assert "cannot be loaded: TypeError" in error(folder, "--port", 0)
+    said = error(folder, "--port", 0)  # a list has no keys, as versions of transformers say it
+    assert "cannot be loaded: TypeError" in said or "cannot be loaded: AttributeError" in said
     assert loaded == []
 
 
