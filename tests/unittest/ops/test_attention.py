@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from writes import Writes
 
 from tensorrt_llm_ext.ops.attention import (
     BlockMaskAttention,
@@ -342,17 +342,6 @@ def test_tiles_are_refreshed_in_place() -> None:
         assert metadata.tiles[: len(found)].tolist() == found.tolist()
         assert not metadata.tiles[len(found) :].any()
         assert metadata.tiles.data_ptr() == address
-
-
-class Writes(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func._schema.is_mutable:
-            self.names.append(func.overloadpacket.__name__)
-        return func(*args, **(kwargs or {}))
 
 
 def test_tiles_and_offsets_are_refreshed_by_one_copy() -> None:

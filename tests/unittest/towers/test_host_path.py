@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from writes import Writes
 
 from tensorrt_llm_ext.towers import load_tower
 
@@ -112,17 +112,6 @@ def case(request: pytest.FixtureRequest) -> tuple[Case, Any]:
     tower = load_tower(chosen.config, modality=chosen.modality)
     capture(tower, 1024, max_batch_size=32)
     return chosen, tower
-
-
-class Writes(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func._schema.is_mutable:
-            self.names.append(func.overloadpacket.__name__)
-        return func(*args, **(kwargs or {}))
 
 
 def count_calls(function: Callable[[], Any]) -> int:
