@@ -7,6 +7,7 @@ from __future__ import annotations
 import abc
 import contextlib
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any, ClassVar, Protocol, cast
 
 import torch
@@ -138,15 +139,19 @@ class EncoderContract(abc.ABC):
         """Form of attention inside a graph, or outside."""
         if self.foreign_attention is not None:
             return self.foreign_attention
-        blocks = (part for part in self._module.modules() if isinstance(part, PackedBlocks))
-        sizes = (part.config.head_dim for part in blocks)
         return attention_for(
             self.device,
             self.dtype,
             captured=captured,
             backend=self.attention_backend,
-            head_size=next(sizes, None),
+            head_size=self._head_size,
         )
+
+    @cached_property
+    def _head_size(self) -> int | None:
+        """D of the shared blocks, None without. Kept: eager runs ask, and modules are many."""
+        blocks = (part for part in self._module.modules() if isinstance(part, PackedBlocks))
+        return next((part.config.head_dim for part in blocks), None)
 
     def make_metadata_provider(self) -> EncoderMetadataProvider[Any]:
         """Metadata of graphs; by default packed attention."""
