@@ -40,7 +40,7 @@ from encoder_bench.parts import (
 )
 from encoder_bench.results import TITLES, ResultFile, head_of
 from encoder_bench.timing import Clock, Deadline, Failures, LaunchClock, Plan
-from published_towers import AUDIO, VISION
+from published_towers import TOWERS
 
 PARTS = ("cases", "host", "staging", "sweep", "kernels")
 _RESERVE = 5.0  # seconds to write and leave
@@ -58,14 +58,18 @@ def comma_separated(allowed: Sequence[str]) -> Callable[[str], list[str]]:
     return parse
 
 
-def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
-    doc = __doc__ or ""
-    parser = argparse.ArgumentParser(
+def parser_of(doc: str) -> argparse.ArgumentParser:
+    """A parser whose help is a script's own text."""
+    return argparse.ArgumentParser(
         description=doc.splitlines()[0],
         epilog=doc.split("\n", 2)[2],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+
+
+def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = parser_of(__doc__ or "")
 
     def listed(option: str, allowed: list[str]) -> None:
         parser.add_argument(
@@ -114,7 +118,7 @@ class Run:
         self.args = args
         self.deadline = deadline
         self.device = torch.device(args.device)
-        published = {**VISION, **AUDIO}[name]
+        published = TOWERS[name]
         self.subject = Subject(published, args.arms, self.device, tiny=args.tiny)
         self.cases = [case for case in self.subject.cases() if case.name in args.layouts]
         self.failures = Failures()

@@ -210,6 +210,7 @@ AUDIO = {
         modality="audio",
     ),
 }
+TOWERS = {**VISION, **AUDIO}
 
 
 def randomise(tower: torch.nn.Module, seed: int, std: float = 0.05) -> None:

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from encoder import comma_separated, head_commit
+from encoder import comma_separated, head_commit, parser_of
 from serving_bench import results
 from serving_bench.cases import CASES, GIB, Case
 from serving_bench.checkpoints import make_checkpoint
@@ -55,12 +55,7 @@ def say(text: str) -> None:
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    doc = __doc__ or ""
-    parser = argparse.ArgumentParser(
-        description=doc.splitlines()[0],
-        epilog=doc.split("\n", 2)[2],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of(__doc__ or "")
     parser.add_argument(
         "--cases",
         type=comma_separated(list(CASES)),

@@ -26,14 +26,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from encoder import head_commit
+from encoder import head_commit, parser_of
 from encoder_bench.arms import Subject
 from encoder_bench.layouts import Budget
 from encoder_bench.results import facts_of
 from encoder_bench.targets import DEVICE, limit
-from published_towers import AUDIO, VISION
+from published_towers import TOWERS
 
-TOWERS = {**VISION, **AUDIO}
 CHUNKS = 64  # of sound
 MIB, SECONDS = 614, 6.0
 TARGETS = ("qwen3_omni_vision", "qwen3_omni_audio")
@@ -55,8 +54,9 @@ def capture_all(names: Sequence[str], device: torch.device, *, tiny: bool) -> li
     for _ in range(2):
         captured = {}
         for name, subject in subjects.items():
-            tokens = CHUNKS * subject.ours.geometry.chunk_tokens if subject.audio else 0
-            budget = Budget(CHUNKS, tokens) if subject.audio and not tiny else None
+            budget = None
+            if subject.audio and not tiny:
+                budget = Budget(CHUNKS, CHUNKS * subject.ours.geometry.chunk_tokens)
             captured[name] = subject.capture("ours", budget=budget)
         found.append(captured)
         for subject in subjects.values():
@@ -102,12 +102,7 @@ def evaluate(names: Sequence[str], device: str, rows: Sequence[dict[str, Any]]) 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code."""
-    doc = __doc__ or ""
-    parser = argparse.ArgumentParser(
-        description=doc.splitlines()[0],
-        epilog=doc.split("\n", 2)[2],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of(__doc__ or "")
     parser.add_argument("--towers", nargs="+", choices=list(TOWERS), default=list(TARGETS))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true", help="small towers, to try it")

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from published_towers import AUDIO, CUDA, VISION
+from published_towers import CUDA, TOWERS
 
 from tensorrt_llm_ext import MultimodalConfig
 from tensorrt_llm_ext.towers.planning import plan_encoder_cuda_graphs
@@ -25,7 +25,6 @@ from tensorrt_llm_ext.towers.planning import plan_encoder_cuda_graphs
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
 TOLERANCE = 0.25
-TOWERS = {**VISION, **AUDIO}
 
 
 def config_of(name: str, cap: int) -> MultimodalConfig:

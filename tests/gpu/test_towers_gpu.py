@@ -24,7 +24,7 @@ import transformers
 from published_towers import (
     AUDIO,
     CUDA,
-    VISION,
+    TOWERS,
     PublishedTower,
     ask_audio,
     ask_vision,
@@ -60,7 +60,6 @@ AUDIO_CASES = {
     "unequal": [1230, 333, 61],
     "tails": [205, 150, 801],
 }
-TOWERS = {**VISION, **AUDIO}
 COMMIT = os.environ.get("TRTLLM_EXT_COMMIT", "unknown")
 ERRORS = ("ours", "transformers", "worst_ratio")
 BACKENDS: tuple[AttentionBackend, ...] = ("tiles", "varlen")

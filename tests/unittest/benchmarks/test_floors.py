@@ -10,13 +10,12 @@ import pytest
 import torch
 from encoder_bench.floors import BYTES_PER_US, FLOPS_PER_US, work_of
 from encoder_bench.layouts import Shapes
-from published_towers import AUDIO, VISION, audio_items, vision_items
+from published_towers import TOWERS, audio_items, vision_items
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from tensorrt_llm_ext.towers.loading import tower_without_weights
 
-TOWERS = {**VISION, **AUDIO}
 CPU = torch.device("cpu")
 
 
