@@ -284,7 +284,9 @@ class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
         if explicit is None:
             if max_segments is None:
                 raise ValueError("either explicit buckets or max_segments is needed")
-            chosen = ladder(token_budget, max_segments, unit=self.unit)
+            chosen = ladder(
+                token_budget, max_segments, unit=self.unit, rowless_tokens=self._rowless
+            )
         else:
             chosen = ()
             for num_tokens, contexts in explicit:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 _FINE_STEP = 64  # tokens between buckets up to _FINE_LIMIT
 _FINE_LIMIT = 512
+_ALIGNED = 16  # tokens
 _STEPS_PER_OCTAVE = 8  # above it; bounds the padding at 1/8 of the real tokens
 _FEW_SEGMENTS = 8
 _FEWEST_SEGMENTS = 4
@@ -110,16 +111,23 @@ class Bucket(NamedTuple):
         return None
 
 
-def ladder(token_budget: int, max_segments: int, *, unit: int) -> tuple[Bucket, ...]:
+def ladder(
+    token_budget: int, max_segments: int, *, unit: int, rowless_tokens: int = 0
+) -> tuple[Bucket, ...]:
     """Buckets for a budget: 64-token steps up to 512, then eight per octave.
 
     Above 512 tokens the slack is at most 12.5 % of the tokens asked for. The last bucket is the
     budget itself, so that nothing inside the budget is left without one.
 
+    Pictures have a round number of rows more often than not. With tokens of its own behind them,
+    such a segment would be a few tokens too long for every step of the ladder, so all of them are
+    longer by as much: RADIO's 1034 tokens take 6 % less in 1040 than in 1152 (H200).
+
     Args:
         token_budget: Most encoder rows (before any merger) in one replay.
         max_segments: Most segments in one replay.
         unit: Rows that a merger joins into one; every segment is a multiple of it.
+        rowless_tokens: Tokens of every segment without input rows.
 
     Returns:
         Buckets in ascending order.
@@ -134,9 +142,9 @@ def ladder(token_budget: int, max_segments: int, *, unit: int) -> tuple[Bucket, 
             f"tokens (rows before the merger). Set max_num_tokens to {unit} or more."
         )
     sizes = []
-    size = _FINE_STEP
-    while size < top:
-        sizes.append(size - size % unit)
+    size, longer = _FINE_STEP, rowless_tokens + -rowless_tokens % _ALIGNED
+    while size + longer < top:
+        sizes.append(size + longer - (size + longer) % unit)
         size += (
             _FINE_STEP
             if size < _FINE_LIMIT

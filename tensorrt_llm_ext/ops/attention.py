@@ -87,8 +87,8 @@ class PackedAttention(Protocol):
             v: Values [T, H, D], dtype of q.
             metadata: Layout of the batch.
             prepared: What ``prepare`` returned for it, bool [T, T] or None.
-            out: Where to, [T, H, D] contiguous, dtype of q, no part of q, k or v; by default a new
-                tensor.
+            out: Where to, [T, H, D], dtype of q, heads side by side, any stride between tokens: q
+                itself or no part of q, k and v; by default a new tensor.
 
         Returns:
             [T, H, D], dtype of q: ``out`` where it is given.

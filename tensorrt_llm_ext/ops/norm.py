@@ -116,22 +116,26 @@ def normalise(
     return out
 
 
-def apply_norm(norm: nn.LayerNorm | nn.RMSNorm, x: torch.Tensor) -> torch.Tensor:
+def apply_norm(
+    norm: nn.LayerNorm | nn.RMSNorm, x: torch.Tensor, out: torch.Tensor | None = None
+) -> torch.Tensor:
     """A norm as a module, by the kernel where there is one.
 
     Args:
         norm: Over the last axis.
         x: [T, C], contiguous, dtype of the weights.
+        out: [T, C], contiguous, dtype of the weights, no part of x; by default a new tensor.
 
     Returns:
-        [T, C], dtype of the weights.
+        [T, C], dtype of the weights: ``out`` where it is given.
     """
     eps = norm.eps
     if eps is None or norm.weight is None or not has_kernels(x.device, x.dtype):
         normed: torch.Tensor = norm(x)
-        return normed
+        return normed if out is None else out.copy_(normed)
     bias, nothing = getattr(norm, "bias", None), BiasSum(0, x.device)
-    rms, out = isinstance(norm, nn.RMSNorm), torch.empty_like(x)
+    rms = isinstance(norm, nn.RMSNorm)
+    out = torch.empty_like(x) if out is None else out
     return normalise(x, norm.weight, bias, eps, rms=rms, lacking=nothing, out=out)
 
 

@@ -139,7 +139,8 @@ def attend_tiles(
         v: Values [T, H, D], dtype of q, likewise.
         tiles: int32 [N, TILE_FIELDS], contiguous.
         shape: How the list was cut, and how the kernel works.
-        out: [T, H, D], contiguous, dtype of q; may not overlap q, k or v.
+        out: [T, H, D], dtype of q, heads side by side, any stride between tokens: q itself, whose
+            rows only their own tile reads, or no part of q, k and v.
 
     Returns:
         ``out``: [T, H, D], dtype of q.
@@ -167,8 +168,8 @@ def attend_tiles(
         *sources,
         *flat[1:],
         *strides,
+        out.stride(0),
         _LOG2_E / math.sqrt(size),
-        HEADS=heads,
         SIZE=size,
         PITCH=q.shape[2],
         MAIN=main,
@@ -295,8 +296,8 @@ def _tile_kernel(
     q_stride,
     k_stride,
     v_stride,
+    out_stride,
     scale,
-    HEADS: tl.constexpr,
     SIZE: tl.constexpr,
     PITCH: tl.constexpr,
     MAIN: tl.constexpr,
@@ -344,7 +345,7 @@ def _tile_kernel(
                 scale, largest, total, main, rest, SIZE, MAIN, REST, KEYS, False, True,
             )  # fmt: skip
         rows = first + tl.arange(0, QUERIES)
-        at = out + rows.to(tl.int64)[:, None] * (HEADS * SIZE) + tl.program_id(0) * SIZE
+        at = out + rows.to(tl.int64)[:, None] * out_stride + tl.program_id(0) * SIZE
         inside = (rows < end)[:, None]
         inverse = (1.0 / total)[:, None]
         tl.store(

@@ -38,6 +38,22 @@ def part_of(module: nn.Module, name: str) -> Any:
     return getattr(module, name) if found is None else found
 
 
+def move_parameter(module: nn.Module, name: str, place: torch.Tensor) -> None:
+    """Makes a parameter a view of memory that is there; one on device meta is made anew.
+
+    Args:
+        module: A module.
+        name: Of its parameter.
+        place: Shape [...] and dtype of the parameter; gets its values, if it has any.
+    """
+    parameter = getattr(module, name)
+    if parameter.is_meta:
+        setattr(module, name, nn.Parameter(place, parameter.requires_grad))
+    else:
+        place.copy_(parameter)
+        parameter.data = place
+
+
 @dataclass(frozen=True)
 class PackedViTConfig:
     """Knobs of the shared transformer.
@@ -198,8 +214,7 @@ class PackedMLP(nn.Module):
     def lay_out_weights(self, room: torch.Tensor) -> None:
         """Moves the weights to where F has room to be aligned.
 
-        The parameters stay what they are, as views; those on device meta, which have no values yet,
-        are made anew. cuBLAS takes 4 to 7 % less for up to 1024 rows
+        The parameters stay what they are, as views. cuBLAS takes 4 to 7 % less for up to 1024 rows
         of 4352 columns than of 4304 (H200).
 
         Args:
@@ -214,12 +229,7 @@ class PackedMLP(nn.Module):
             (first, "bias", filled.bias[:width]),
             (second, "weight", filled.second[:, :width]),
         ):
-            parameter = getattr(linear, name)
-            if parameter.is_meta:
-                setattr(linear, name, nn.Parameter(place, parameter.requires_grad))
-            else:
-                place.copy_(parameter)
-                parameter.data = place
+            move_parameter(linear, name, place)
         self._filled_up = filled
 
     def filled_up(self) -> MLPWeights | None:

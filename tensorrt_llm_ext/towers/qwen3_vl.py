@@ -8,17 +8,17 @@ the published checkpoints; transformers' towers are the oracle of the tests.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, cast
 
 import numpy as np
 import torch
 from pydantic import AfterValidator, PositiveInt, model_validator
 from torch import nn
 
-from ..ops.activation import activate_
-from ..ops.norm import apply_norm
+from ..ops.kernels import has_kernels
 from .checkpoint import parse_section
+from .mergers import MergersTogether, PatchMerger, can_go_together
 from .packed_vit import PackedViTConfig
 from .registry import register_tower
 from .vision import PatchGridConfig, PatchGridTower
@@ -59,32 +59,7 @@ class Qwen3VLVisionConfig(PatchGridConfig):
         )
 
 
-class PatchMerger(nn.Module):
-    """Joins U neighbouring rows and projects them; the norm comes before or after the join."""
-
-    def __init__(self, config: Qwen3VLVisionConfig, *, norm_after_join: bool) -> None:
-        """Makes the layers."""
-        super().__init__()
-        joined = config.hidden_size * config.merge_unit
-        self.norm_after_join = norm_after_join
-        self.norm = nn.LayerNorm(joined if norm_after_join else config.hidden_size, eps=1e-6)
-        self.linear_fc1 = nn.Linear(joined, joined)
-        self.linear_fc2 = nn.Linear(joined, config.out_hidden_size)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Joins and projects.
-
-        Args:
-            x: [T, C], dtype of the weights.
-
-        Returns:
-            [T / U, O], dtype of the weights.
-        """
-        joined = self.linear_fc1.in_features
-        if self.norm_after_join:
-            x = x.view(-1, joined)
-        x = apply_norm(self.norm, x).view(-1, joined)
-        return self.linear_fc2(activate_(self.linear_fc1(x), "gelu"))
+_TOGETHER = 1024  # tokens up to which all mergers at the end take less time (H200)
 
 
 class Qwen3VLVisionTower(PatchGridTower):
@@ -97,10 +72,12 @@ class Qwen3VLVisionTower(PatchGridTower):
         """Makes the modules; weights come from ``load_tower``."""
         super().__init__(config, config.packed_vit())
         self.pos_embed = nn.Embedding(config.num_position_embeddings, config.hidden_size)
-        self.merger = PatchMerger(config, norm_after_join=False)
+        sizes = config.hidden_size, config.merge_unit, config.out_hidden_size
+        self.merger = PatchMerger(*sizes, norm_after_join=False)
         self.deepstack_merger_list = nn.ModuleList(
-            PatchMerger(config, norm_after_join=True) for _ in config.deepstack_visual_indexes
+            PatchMerger(*sizes, norm_after_join=True) for _ in config.deepstack_visual_indexes
         )
+        self._together: MergersTogether | None = None
 
     @property
     def num_deepstack(self) -> int:  # type: ignore[override]
@@ -148,6 +125,47 @@ class Qwen3VLVisionTower(PatchGridTower):
         """
         merged: torch.Tensor = self.merger(x)
         return merged
+
+    # ---- all mergers at once ---------------------------------------------------------------
+
+    @property
+    def _mergers(self) -> list[PatchMerger]:
+        """In the order of what leaves the blocks: of the taps, ascending, then the last."""
+        taps = self.taps
+        found = [self.deepstack_merger_list[taps.index(i)] for i in sorted(taps)]
+        return cast(list[PatchMerger], [*found, self.merger])
+
+    def lay_out_weights(self, device: torch.device | None = None) -> None:
+        """See the mixin."""
+        super().lay_out_weights(device)
+        device, mergers, together = device or self.device, self._mergers, self._together
+        usable = self.fused_layers is not False and has_kernels(device, self.dtype)
+        done = together is not None and together.serves(mergers)
+        if usable and not done and can_go_together(mergers):
+            self._together = MergersTogether(mergers, device)
+
+    def outputs_of(
+        self, found: Iterator[torch.Tensor], num_tokens: int
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """See the base class.
+
+        Args:
+            found: Outputs of blocks, [T, C] each, dtype of the weights.
+            num_tokens: T.
+
+        Yields:
+            ``deepstack_{i}`` and ``features``, [T / U, O] each, dtype of the weights.
+        """
+        mergers, together = self._mergers, self._together
+        usable = self.fused_layers is not False and num_tokens <= _TOGETHER
+        if together is None or not usable or not together.serves(mergers):
+            yield from super().outputs_of(found, num_tokens)
+            return
+        joined = together.room(num_tokens // self.config.merge_unit)
+        for merger, rows in zip(mergers, joined, strict=True):
+            merger.join(next(found), out=rows)
+        names = (*self._deepstack_names, "features")
+        yield from zip(names, together.project(joined), strict=True)
 
 
 class Qwen3OmniVisionTower(Qwen3VLVisionTower):

@@ -273,11 +273,25 @@ class PatchGridTower(GridTower):
         angles = None if self.rope is None else self.rope(inputs["positions"])
         taps = sorted(self.taps)
         found = self.blocks.run(x, angles, metadata, fused=self.fused_layers, taps=taps)
-        for ordinal, (index, output) in enumerate(zip((*taps, None), found, strict=True)):
-            if index is None:
-                yield "features", self.tail(output)
-            else:
-                yield f"deepstack_{ordinal}", self.tap(index, output)
+        yield from self.outputs_of(found, x.shape[0])
+
+    def outputs_of(
+        self, found: Iterator[torch.Tensor], num_tokens: int
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """Outputs of the region from what leaves its blocks.
+
+        Args:
+            found: Outputs of the blocks of ``taps``, ascending, and of the last one: [T, C] each,
+                dtype of the weights, valid until the next one is asked for.
+            num_tokens: T.
+
+        Yields:
+            ``deepstack_{i}`` and ``features``, [T / U, O] each, dtype of the weights.
+        """
+        # Without names, which would keep them while the next blocks run.
+        for ordinal, index in enumerate(sorted(self.taps)):
+            yield f"deepstack_{ordinal}", self.tap(index, next(found))
+        yield "features", self.tail(next(found))
 
     def table_taps(
         self, height: int, width: int, rows: int, **how: Any

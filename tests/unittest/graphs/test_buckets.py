@@ -46,6 +46,25 @@ def test_ladder_sizes(budget, unit, expected):
     assert sizes(budget, unit=unit) == expected
 
 
+@pytest.mark.parametrize(
+    ("budget", "unit", "rowless", "expected"),
+    [
+        (300, 1, 10, [80, 144, 208, 272, 300]),
+        (300, 1, 16, [80, 144, 208, 272, 300]),
+        (300, 1, 17, [96, 160, 224, 288, 300]),
+        (80, 1, 10, [80]),
+        (79, 1, 10, [79]),
+        (2100, 4, 12, [*range(80, 1041, 64), *range(1168, 2065, 128), 2100]),
+        (200, 9, 9, [72, 144, 198]),
+    ],
+)
+def test_a_round_number_of_rows_and_tokens_without_rows_fill_a_bucket(
+    budget, unit, rowless, expected
+):
+    made = ladder(budget, 8, unit=unit, rowless_tokens=rowless)
+    assert [bucket.num_tokens for bucket in made] == expected
+
+
 @pytest.mark.parametrize(("budget", "unit"), [(3, 4), (0, 1), (99, 100), (-8, 4)])
 def test_ladder_budget_too_small(budget, unit):
     with pytest.raises(ValueError, match=rf"budget of {budget} cannot hold .*max_num_tokens to"):

@@ -341,6 +341,11 @@ def test_tile_attention(heads: int, size: int, shape: Any) -> None:
     expected = attend_plainly(qkv[:used].float(), lengths)
     assert (out[:used].float() - expected).norm() / expected.norm() < 4e-4
     assert (out[used:] == 7).all()
+    q, k, v = qkv.unbind(1)
+    rest = torch.stack((k, v)).clone()
+    tile_attention.attend_tiles(q, k, v, tiles, shape, out=q)  # what blocks do
+    assert torch.equal(q[:used], out[:used])
+    assert torch.equal(torch.stack((k, v)).view(torch.int16), rest.view(torch.int16))
 
 
 @NUMPY_TALKS

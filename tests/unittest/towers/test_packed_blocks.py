@@ -101,24 +101,36 @@ def test_fused_blocks_are_the_plain_ones(knobs: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("knobs", KNOBS.values(), ids=KNOBS)
-def test_the_mlp_in_slices_of_rows(knobs: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("limit", ["bytes of the mlp", "rows", "both"])
+def test_slices_of_rows(knobs: dict[str, Any], limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = make_blocks(knobs)
     x = torch.randn(TOKENS, SIZES["width"])
-    whole, _ = run(blocks, x, fused=True)
-    rows = []
-    accumulate = packed_blocks.accumulate_
+    whole, whole_taps = run(blocks, x, fused=True, taps=(1,))
+    normed, products = [], []
 
-    def spy(x: torch.Tensor, part: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        rows.append(part.shape[0])
+    def norm_spy(x: torch.Tensor, *args: Any, **how: Any) -> torch.Tensor:
+        normed.append(x.shape[0])
+        return normalise(x, *args, **how)
+
+    def accumulate_spy(x: torch.Tensor, part: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        products.append(part.shape[0])
         return accumulate(x, part, weight)
 
-    monkeypatch.setattr(packed_blocks, "accumulate_", spy)
+    normalise, accumulate = packed_blocks.normalise, packed_blocks.accumulate_
+    monkeypatch.setattr(packed_blocks, "normalise", norm_spy)
+    monkeypatch.setattr(packed_blocks, "accumulate_", accumulate_spy)
     monkeypatch.setattr(packed_blocks, "_ROW_STEP", 5)
-    monkeypatch.setattr(packed_blocks, "_SLICE_BYTES", 80 * 4 * (TOKENS - 1))
-    sliced, _ = run(blocks, x, fused=True)
-    inner = [10, 10, 4] if knobs.get("gated_mlp") else [15, 9]
-    assert rows == [TOKENS, *inner] * SIZES["depth"]  # attention is not cut
+    if limit != "rows":
+        monkeypatch.setattr(packed_blocks, "_SLICE_BYTES", 80 * 4 * (TOKENS - 1))
+    if limit != "bytes of the mlp":
+        monkeypatch.setattr(packed_blocks, "_SLICE_ROWS", TOKENS // 2 - 1)
+    sliced, taps = run(blocks, x, fused=True, taps=(1,))
+    rows = [TOKENS] if limit == "bytes of the mlp" else [10, 10, 4]
+    inner = [10, 10, 4] if limit != "bytes of the mlp" or knobs.get("gated_mlp") else [15, 9]
+    assert normed == [*rows, *inner] * SIZES["depth"]
+    assert products == [TOKENS, *inner] * SIZES["depth"]  # what attention leaves is not cut
     assert relative(sliced, whole) < 1e-6
+    assert relative(taps[0], whole_taps[0]) < 1e-6
 
 
 @pytest.mark.parametrize("knobs", KNOBS.values(), ids=KNOBS)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from published_towers import QWEN3_VL_8B
 
 from tensorrt_llm_ext import MultimodalConfig
 from tensorrt_llm_ext.towers import load_tower, modalities_of, setup_mm_encoder_cuda_graphs
@@ -112,3 +113,18 @@ def test_tower_without_weights(tiny_checkpoint: Path) -> None:
     }
     with pytest.raises(ValueError, match="no 'audio' tower"):
         tower_without_weights(tiny_checkpoint, "audio")
+
+
+def test_what_a_published_tower_takes_beside_its_arenas() -> None:
+    """Residual, queries, keys and values, half of the normed rows; taps are let go at once.
+
+    C = 1152 in bf16; rope's tables are 36 cosines and sines in fp32.
+    """
+    tokens, width = 16384, 1152 * 2
+    config = {"model_type": "qwen3_vl", "vision_config": QWEN3_VL_8B}
+    entry = MultimodalConfig.model_validate(
+        {"encoder_cuda_graph": {"image": {"buckets": [[tokens, 64]]}}}
+    )
+    (tower,) = plan_encoder_cuda_graphs(config, entry, max_num_tokens=tokens).towers
+    expected = tokens * (width * 9 // 2 + 2 * 36 * 4)
+    assert expected <= tower.activation_bytes <= 1.001 * expected

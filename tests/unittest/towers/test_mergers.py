@@ -1,0 +1,192 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""All mergers in one product against one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tensorrt_llm_ext import MultimodalConfig
+from tensorrt_llm_ext.towers import load_tower, qwen3_vl
+from tensorrt_llm_ext.towers.loading import allocate_weights, tower_without_weights
+from tensorrt_llm_ext.towers.mergers import MergersTogether
+
+from .small import VISION
+
+CPU = torch.device("cpu")
+GRIDS = [(1, 4, 4), (2, 4, 6)]
+TOKENS = 64
+
+
+@pytest.fixture(autouse=True)
+def _as_with_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights of mergers are laid out on the CPU too."""
+    monkeypatch.setattr(qwen3_vl, "has_kernels", lambda device, dtype: True)
+
+
+def make_tower(family: str = "qwen3_vl", **vision: Any) -> Any:
+    config = {"model_type": "qwen3_vl", "vision_config": {**VISION[family], **vision}}
+    return load_tower(config, init_std=0.05)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Rows of every product of all mergers."""
+    made: list[int] = []
+    project = MergersTogether.project
+
+    def spy(self: MergersTogether, joined: torch.Tensor) -> torch.Tensor:
+        made.append(joined.shape[1])
+        return project(self, joined)
+
+    monkeypatch.setattr(MergersTogether, "project", spy)
+    return made
+
+
+def tensors(tower: Any, items: list[dict[str, Any]], **how: Any) -> list[torch.Tensor]:
+    outputs = tower.encode(items, **how)
+    return [t for out in outputs for t in (out.features, *out.deepstack)]
+
+
+def assert_close(got: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
+    for a, b in zip(got, expected, strict=True):
+        assert ((a - b).norm() / b.norm()).item() < 1e-5
+
+
+def one_by_one(tower: Any, items: list[dict[str, Any]]) -> list[torch.Tensor]:
+    kept, tower._together = tower._together, None
+    try:
+        return tensors(tower, items, eager=True)
+    finally:
+        tower._together = kept
+
+
+@pytest.mark.parametrize("family", ["qwen3_vl", "qwen3_omni"])  # taps 0, 1 and 1, 0
+def test_the_same_outputs(family: str, make_batch: Callable[..., Any], calls: list[int]) -> None:
+    tower = make_tower(family)
+    items = make_batch(tower, GRIDS)
+    got = tensors(tower, items)
+    assert calls == [TOKENS // 4]
+    expected = one_by_one(tower, items)
+    assert calls == [TOKENS // 4]
+    assert_close(got, expected)
+
+
+def test_moved_weights_keep_their_values() -> None:
+    tower = tower_without_weights({"model_type": "qwen3_vl", "vision_config": VISION["qwen3_vl"]})
+    tower.to_empty(device="cpu")
+    for parameter in tower.parameters():
+        nn.init.normal_(parameter)
+    before = {name: value.clone() for name, value in tower.state_dict().items()}
+    tower.lay_out_weights()
+    assert tower._together.serves(tower._mergers)
+    assert tower.state_dict().keys() == before.keys()
+    assert all(torch.equal(value, before[name]) for name, value in tower.state_dict().items())
+    places = {name: p.data_ptr() for name, p in tower.named_parameters()}
+    tower.lay_out_weights()  # once is enough
+    assert {name: p.data_ptr() for name, p in tower.named_parameters()} == places
+
+
+def test_weights_get_memory_side_by_side_at_once() -> None:
+    tower = tower_without_weights({"model_type": "qwen3_vl", "vision_config": VISION["qwen3_vl"]})
+    allocate_weights(tower, CPU)
+    mergers = [*tower.deepstack_merger_list, tower.merger]
+    weights = [merger.linear_fc1.weight for merger in mergers]
+    assert len({weight.untyped_storage().data_ptr() for weight in weights}) == 1
+    assert all(p.device == CPU and not p.requires_grad for p in tower.parameters())
+
+
+def test_many_tokens_are_merged_one_by_one(
+    make_batch: Callable[..., Any], calls: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tower = make_tower()
+    items = make_batch(tower, GRIDS)
+    monkeypatch.setattr(qwen3_vl, "_TOGETHER", TOKENS - 1)
+    tensors(tower, items)
+    assert calls == []
+    monkeypatch.setattr(qwen3_vl, "_TOGETHER", TOKENS)
+    tensors(tower, items)
+    assert calls == [TOKENS // 4]
+
+
+def test_plain_layers_and_towers_without_deepstack_have_none(
+    make_batch: Callable[..., Any], calls: list[int]
+) -> None:
+    tower = make_tower()
+    tower.fused_layers = False
+    tensors(tower, make_batch(tower, GRIDS))
+    assert calls == []
+    alone = make_tower(deepstack_visual_indexes=[])
+    assert alone._together is None
+    plain = tower_without_weights({"model_type": "qwen3_vl", "vision_config": VISION["qwen3_vl"]})
+    plain.fused_layers = False
+    allocate_weights(plain, CPU)
+    assert plain._together is None
+
+
+class Doubled(nn.Linear):
+    """An adapter: the weight is the base's, what it computes is not."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(x)
+
+
+def rebound(tower: Any) -> None:
+    weight = tower.deepstack_merger_list[1].linear_fc2.weight
+    weight.data = weight.data * 2
+
+
+def adapted(tower: Any) -> None:
+    tower.merger.linear_fc1.__class__ = Doubled
+
+
+def replaced(tower: Any) -> None:
+    joined, out = tower.merger.linear_fc1.in_features, tower.merger.linear_fc2.out_features
+
+    class Other(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.view(-1, joined)[:, :out]
+
+    tower.merger = Other()
+
+
+@pytest.mark.parametrize("change", [rebound, adapted, replaced])
+def test_what_is_not_as_it_was_laid_out_goes_one_by_one(
+    change: Callable[[Any], None], make_batch: Callable[..., Any], calls: list[int]
+) -> None:
+    tower = make_tower()
+    items = make_batch(tower, GRIDS)
+    before = tensors(tower, items)
+    change(tower)
+    got = tensors(tower, items)
+    assert calls == [TOKENS // 4]
+    assert_close(got, one_by_one(tower, items))
+    assert any((a - b).norm() / b.norm() > 1e-2 for a, b in zip(got, before, strict=True))
+    tower.lay_out_weights()  # before a recapture
+    assert_close(tensors(tower, items), got)
+    assert len(calls) == (2 if change is rebound else 1)
+
+
+def test_graphs_see_what_is_written_in_place(
+    make_batch: Callable[..., Any], calls: list[int]
+) -> None:
+    tower = make_tower()
+    entry = {"image": {"buckets": [[TOKENS, 4]]}}
+    tower.configure_encoder_cuda_graph(MultimodalConfig(encoder_cuda_graph=entry))
+    tower.setup_attn_metadata(max_num_tokens=TOKENS)
+    assert tower.capture_encoder_cuda_graphs().status == "captured"
+    assert calls
+    items = make_batch(tower, GRIDS)
+    for _ in range(2):
+        calls.clear()
+        got = tensors(tower, items)
+        assert calls == []  # they are in the graph
+        assert_close(got, one_by_one(tower, items))
+        tower.deepstack_merger_list[0].linear_fc1.weight.mul_(1.5)
+        tower.merger.linear_fc2.bias.add_(0.5)
+    assert tower.encoder_stats().replays == {f"{TOKENS}x4": 2}
