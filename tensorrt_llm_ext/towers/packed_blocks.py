@@ -26,8 +26,8 @@ from ..ops.rope import AxialAngles, HeadNorm, RotaryTables, turn_
 from .packed_vit import PackedBlock, PackedViTConfig, part_of
 
 _MLPS_AT_ONCE = 8
-_SLICE_ROWS = 12288  # products of 8192 rows take 4 % more in two slices (H200)
-_SLICE_BYTES = 96 << 20  # of an MLP's inner rows
+_SLICE_ROWS = 8192  # in two slices, products of so many rows take 4 % more (H200)
+_SLICE_BYTES = 108 << 20  # of an MLP's rows: what queries, keys and values of 16384 tokens take
 _ROW_STEP = 256  # of slices: whole tiles of a matrix product
 
 
@@ -131,11 +131,11 @@ class _FusedRun:
         self.lacking = BiasSum(c.width, x.device)
         self.prepared = metadata.attention.prepare(metadata, x.shape[0])
         tokens = x.shape[0]
-        # Equal slices of rows for all but attention: what is normed is needed for one product, and
-        # an MLP's inner rows are the widest by far in some towers.
-        inner = c.mlp_width * (2 if c.gated_mlp else 1) * x.element_size()
+        # Equal slices where there are many rows: what is normed is needed for one product, and an
+        # MLP's inner rows are the widest by far in some towers.
+        inner = (c.mlp_width * (2 if c.gated_mlp else 1) + c.width) * x.element_size()
         rows = _rows_of_slices(tokens, -(-tokens // _SLICE_ROWS))
-        self.mlp_rows = min(rows, _rows_of_slices(tokens, -(-tokens * inner // _SLICE_BYTES)))
+        self.mlp_rows = _rows_of_slices(tokens, -(-tokens * inner // _SLICE_BYTES))
         self.slices, self.mlp_slices = _slices(x, rows), _slices(x, self.mlp_rows)
         # In one piece: tables alone would take 20 MiB of torch's allocator.
         normed = rows * c.width
@@ -160,8 +160,7 @@ class _FusedRun:
         out = self.normed if len(self.slices) == 1 else torch.empty_like(self.x)
         return complete(self.x, lacking=self.lacking, out=out)
 
-    def _norm(self, norm: nn.Module, x: torch.Tensor) -> torch.Tensor:
-        """[t, C] of a slice, until the next one."""
+    def _norm(self, norm: nn.Module, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         rms = self.config.norm == "rms"
         return normalise(
             x,
@@ -170,24 +169,23 @@ class _FusedRun:
             self.config.norm_eps,
             rms=rms,
             lacking=self.lacking,
-            out=self.normed[: x.shape[0]],
+            out=out[: x.shape[0]],
         )
 
-    def _wide(self, rows: int, columns: int) -> torch.Tensor:
+    def _room(self, rows: int, *widths: int) -> tuple[torch.Tensor, ...]:
         """Not kept: the same memory serves one after the other, and what taps need."""
-        return torch.empty(rows, columns, dtype=self.x.dtype, device=self.x.device)
+        sizes = [rows * width for width in widths]
+        room = torch.empty(sum(sizes), dtype=self.x.dtype, device=self.x.device)
+        parts = room.split(sizes) if len(sizes) > 1 else (room,)
+        return tuple(part.view(rows, -1) for part in parts)
 
     def _attend(self, block: nn.Module) -> None:
         attn, c = part_of(block, "attn"), self.config
-        norm, qkv_proj, out_proj = (
-            part_of(block, "norm1"),
-            part_of(attn, "qkv"),
-            part_of(attn, "proj"),
-        )
+        norm, qkv_proj = part_of(block, "norm1"), part_of(attn, "qkv")
         weight, bias = part_of(qkv_proj, "weight"), part_of(qkv_proj, "bias")
-        wide = self._wide(self.x.shape[0], 3 * c.width)
+        (wide,) = self._room(self.x.shape[0], 3 * c.width)
         for x, out in zip(self.slices, _slices(wide, len(self.normed)), strict=True):
-            project(self._norm(norm, x), weight, bias, out=out)
+            project(self._norm(norm, x, self.normed), weight, bias, out=out)
         qkv = wide.view(-1, 3, *attn.heads)
         head_norm = None
         if attn.q_norm is not None and attn.k_norm is not None:
@@ -195,9 +193,12 @@ class _FusedRun:
             head_norm = HeadNorm(query, key, c.norm_eps)
         turn_(qkv, self.tables, head_norm)
         q, k, v = qkv.unbind(1)
-        # Into the queries: nobody reads those of others.
-        self.metadata.attention(q, k, v, self.metadata, self.prepared, out=q)
-        accumulate_(self.x, wide[:, : c.width], part_of(out_proj, "weight"))
+        # Over the queries where there is no room elsewhere: no tile reads those of another.
+        attended = self.normed if len(self.slices) == 1 else wide[:, : c.width]
+        by_head = attended.unflatten(1, attn.heads)
+        self.metadata.attention(q, k, v, self.metadata, self.prepared, out=by_head)
+        out_proj = part_of(attn, "proj")
+        accumulate_(self.x, attended, part_of(out_proj, "weight"))
         self.lacking.skip(part_of(out_proj, "bias"))
 
     def _transform(self, block: PackedBlock) -> None:
@@ -208,9 +209,12 @@ class _FusedRun:
             part_of(fc1, "bias"),
             part_of(fc2, "weight"),
         )
-        wide = self._wide(self.mlp_rows, first.shape[0])  # of all slices
+        if self.mlp_rows <= len(self.normed):
+            (wide,), room = self._room(self.mlp_rows, first.shape[0]), self.normed
+        else:
+            wide, room = self._room(self.mlp_rows, first.shape[0], c.width)
         for x in self.mlp_slices:
-            normed, inner = self._norm(norm, x), wide[: x.shape[0]]
+            normed, inner = self._norm(norm, x, room), wide[: x.shape[0]]
             if c.gated_mlp:
                 project(normed, first, bias, out=inner)
                 inner = gate_(inner, c.activation, c.gate_limit)

@@ -121,12 +121,12 @@ def test_slices_of_rows(knobs: dict[str, Any], limit: str, monkeypatch: pytest.M
     monkeypatch.setattr(packed_blocks, "accumulate_", accumulate_spy)
     monkeypatch.setattr(packed_blocks, "_ROW_STEP", 5)
     if limit != "rows":
-        monkeypatch.setattr(packed_blocks, "_SLICE_BYTES", 80 * 4 * (TOKENS - 1))
+        monkeypatch.setattr(packed_blocks, "_SLICE_BYTES", (80 + 48) * 4 * (TOKENS - 1))
     if limit != "bytes of the mlp":
         monkeypatch.setattr(packed_blocks, "_SLICE_ROWS", TOKENS // 2 - 1)
     sliced, taps = run(blocks, x, fused=True, taps=(1,))
     rows = [TOKENS] if limit == "bytes of the mlp" else [10, 10, 4]
-    inner = [10, 10, 4] if limit != "bytes of the mlp" or knobs.get("gated_mlp") else [15, 9]
+    inner = [TOKENS] if limit == "rows" else [15, 9]
     assert normed == [*rows, *inner] * SIZES["depth"]
     assert products == [TOKENS, *inner] * SIZES["depth"]  # what attention leaves is not cut
     assert relative(sliced, whole) < 1e-6
