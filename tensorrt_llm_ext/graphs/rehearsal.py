@@ -68,7 +68,8 @@ def rehearse(
     """Runs a bucket of each form once, uncaptured: libraries and workspaces are loaded then.
 
     Eager runs may take a form of attention that no bucket has. Timed the first time, they would
-    take as long as it takes to compile.
+    take as long as it takes to compile. They run where they always do: that stream has workspaces
+    of its own.
 
     Args:
         buckets: The buckets; the largest of a form is the one.
@@ -89,12 +90,14 @@ def rehearse(
         eager = eager_metadata(adapter.layout_of(bucket, bucket.even_segments))
         variants = backend.variants(bucket.num_tokens)
         for attended, variant in (*((metadata, v) for v in variants), (eager, variants[0])):
-            form = form_of(attended), variant
+            is_eager = attended is eager
+            form = form_of(attended), variant, is_eager
             if form in seen:
                 continue
             seen.add(form)
-            if attended is metadata:
+            if not is_eager:
                 provider.refresh_in_place(metadata, adapter.layout_of(bucket))
             inputs = inputs or adapter.allocate_inputs(bucket.num_tokens, device)
-            with backend.in_variant(variant):
-                backend.run(partial(run_encoder, encoder_fn, inputs, attended))
+            body = partial(run_encoder, encoder_fn, inputs, attended)
+            with backend.in_variant(variant), backend.session():
+                body() if is_eager else backend.run(body)

@@ -356,7 +356,7 @@ def test_what_first_runs_load_is_not_the_graphs_memory(accelerated):
 
     events: list[str] = []
     capture(Noting(accelerated=accelerated, times=lambda n: (1.0, 2.0)))
-    runs = ["run 256"] * 2 * accelerated  # with the attention of graphs, and that of eager runs
+    runs = ["run 256"] * accelerated  # where captures run
     assert events[: 2 + 2 * len(runs)] == [*runs, "memory", *runs, "memory now"]
 
 

@@ -203,7 +203,22 @@ def test_rehearsal_runs_every_form_once():
     assert filled == [metadata for *_, metadata in bench.provider.built[:2]]  # no eager one, no 32
     bench = Bench(backend=TwoForms(), provider=Provider(SegmentAttention()), capture=False)
     bench.runner.rehearse(BUCKETS)
-    assert bench.calls == [128, 64]
+    assert bench.calls == [128, 128, 64]  # eager runs are elsewhere, whatever their attention
+
+
+def test_rehearsal_runs_where_captures_do_and_once_where_eager_runs_do():
+    """Each stream that multiplies matrices has workspaces of its own."""
+
+    class Noting(SpyBackend):
+        def run(self, body):
+            start = len(bench.calls)
+            super().run(body)
+            on_capture_stream.extend(range(start, len(bench.calls)))
+
+    on_capture_stream: list[int] = []
+    bench = Bench(backend=Noting(), provider=Provider(SegmentAttention()), capture=False)
+    bench.runner.rehearse([Bucket(128, 4)])
+    assert (on_capture_stream, len(bench.calls)) == ([0], 2)
 
 
 def test_rehearsal_has_inputs_of_one_bucket_at_a_time(monkeypatch):
