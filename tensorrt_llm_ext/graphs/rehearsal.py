@@ -62,7 +62,7 @@ def rehearse(
     provider: EncoderMetadataProvider[Any],
     backend: GraphBackend,
     encoder_fn: EncoderFn,
-    eager_metadata: Callable[[AttentionLayout], Any],
+    eager_metadata: Callable[[AttentionLayout], Any] | None,
     device: torch.device,
 ) -> None:
     """Runs a bucket of each form once, uncaptured: libraries and workspaces are loaded then.
@@ -77,7 +77,7 @@ def rehearse(
         provider: Builds the attention metadata, which has forms of its own.
         backend: Runs them.
         encoder_fn: The encoder.
-        eager_metadata: Attention layout -> metadata of an eager run.
+        eager_metadata: Attention layout -> metadata of an eager run; None for no such run.
         device: Where the buffers live.
     """
     seen: set[object] = set()
@@ -87,10 +87,12 @@ def rehearse(
         # that the arena then takes in place of room it has beside the weights.
         inputs = None
         metadata = provider.build(bucket, adapter.num_segment_slots(bucket))
-        eager = eager_metadata(adapter.layout_of(bucket, bucket.even_segments))
         variants = backend.variants(bucket.num_tokens)
-        for attended, variant in (*((metadata, v) for v in variants), (eager, variants[0])):
-            is_eager = attended is eager
+        runs = [(metadata, variant, False) for variant in variants]
+        if eager_metadata is not None:
+            eager = eager_metadata(adapter.layout_of(bucket, bucket.even_segments))
+            runs.append((eager, variants[0], True))
+        for attended, variant, is_eager in runs:
             form = form_of(attended), variant, is_eager
             if form in seen:
                 continue

@@ -127,11 +127,11 @@ class MultimodalEncoderGraphRunner(Generic[M]):
                 self._held = HeldInputs(self._inputs, partial(self.adapter.clear, self._inputs))
             yield bucket, times
 
-    def rehearse(self, buckets: Iterable[Bucket]) -> None:
-        """Runs a bucket of each form once, see ``rehearsal.rehearse``."""
-        parts = self.adapter, self._provider, self._backend, self._encoder_fn, self._eager_metadata
+    def rehearse(self, buckets: Iterable[Bucket], *, eager: bool = True) -> None:
+        """Runs a bucket of each form once, and eager ones if so, see ``rehearsal.rehearse``."""
+        parts = self.adapter, self._provider, self._backend, self._encoder_fn
         with plain_mode(self._device):
-            rehearse(buckets, *parts, self._device)
+            rehearse(buckets, *parts, self._eager_metadata if eager else None, self._device)
 
     def _capture_one(self, bucket: Bucket) -> CaptureTimes:
         adapter, backend = self.adapter, self._backend

@@ -219,6 +219,8 @@ def test_rehearsal_runs_where_captures_do_and_once_where_eager_runs_do():
     bench = Bench(backend=Noting(), provider=Provider(SegmentAttention()), capture=False)
     bench.runner.rehearse([Bucket(128, 4)])
     assert (on_capture_stream, len(bench.calls)) == ([0], 2)
+    bench.runner.rehearse([Bucket(128, 4)], eager=False)
+    assert (on_capture_stream, len(bench.calls)) == ([0, 2], 3)
 
 
 def test_rehearsal_has_inputs_of_one_bucket_at_a_time(monkeypatch):
