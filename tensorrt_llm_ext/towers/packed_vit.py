@@ -232,6 +232,12 @@ class PackedMLP(nn.Module):
             move_parameter(linear, name, place)
         self._filled_up = filled
 
+    def _apply(self, fn: Any, recurse: bool = True) -> PackedMLP:
+        module = super()._apply(fn, recurse)
+        if self.filled_up() is None:  # moved or cast: the memory they were in is nobody's
+            self._filled_up = None
+        return module
+
     def filled_up(self) -> MLPWeights | None:
         """The weights with an aligned F, zeros beyond; None where they have no such room.
 

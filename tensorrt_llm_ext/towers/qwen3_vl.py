@@ -135,6 +135,12 @@ class Qwen3VLVisionTower(PatchGridTower):
         found = [self.deepstack_merger_list[taps.index(i)] for i in sorted(taps)]
         return cast(list[PatchMerger], [*found, self.merger])
 
+    def _apply(self, fn: Any, recurse: bool = True) -> Qwen3VLVisionTower:
+        module = super()._apply(fn, recurse)
+        if self._together is not None and not self._together.serves(self._mergers):
+            self._together = None  # moved or cast: the memory they were in is nobody's
+        return module
+
     def lay_out_weights(self, device: torch.device | None = None) -> None:
         """See the mixin."""
         super().lay_out_weights(device)

@@ -172,6 +172,17 @@ def test_what_is_not_as_it_was_laid_out_goes_one_by_one(
     assert len(calls) == (2 if change is rebound else 1)
 
 
+def test_a_cast_lets_go_of_the_memory_that_weights_were_in() -> None:
+    tower = make_tower()
+    together = tower._together
+    tower.to(torch.float32)
+    assert tower._together is together is not None
+    tower.to(torch.float16)
+    assert tower._together is None
+    tower.lay_out_weights()
+    assert tower._together.serves(tower._mergers)
+
+
 def test_graphs_see_what_is_written_in_place(
     make_batch: Callable[..., Any], calls: list[int]
 ) -> None:

@@ -260,6 +260,16 @@ def test_filled_up_weights_are_given_up_when_one_is_rebound(name: str) -> None:
     assert mlp.filled_up() is None
 
 
+def test_a_cast_lets_go_of_the_memory_that_weights_were_in() -> None:
+    mlp = make_blocks(QWEN)[0].mlp
+    mlp.lay_out_weights(torch.zeros(mlp.room_needed))
+    kept = mlp._filled_up
+    mlp.to(torch.float32)
+    assert mlp._filled_up is kept is not None
+    mlp.to(torch.float16)
+    assert mlp._filled_up is None
+
+
 def test_fused_blocks_read_the_filled_up_weights() -> None:
     """In place updates reach them; a rebound parameter is read where it is."""
     blocks = make_blocks(QWEN)
