@@ -5,9 +5,10 @@
 The buckets and the static arenas are exact: they come from the tower's own adapter. The rest on
 CUDA is an estimate:
 
-* the graphs' pool: the captured region runs on fake tensors at its largest bucket, and a model of
-  torch's allocator serves the intermediates in their order (``memory_model``); smaller buckets
-  reuse that memory. Convolutions are taken to need no scratch, as those with channels last do.
+* the graphs' pool: the captured region runs on fake tensors at its largest bucket, and at the
+  largest one where it takes another form, and a model of torch's allocator serves the intermediates
+  in their order (``memory_model``); smaller buckets reuse that memory. Convolutions are taken to
+  need no scratch, as those with channels last do.
 * the arenas: the same allocator, after the tower's weights, whose segments have room left.
 * the driver's side of a graph: ``GRAPH_BYTES`` each. It is kept for the next graphs when one goes,
   so a later capture of the same process takes less than is said here.
@@ -23,7 +24,7 @@ attention kernel for fp32 on CUDA, which is not modelled.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -115,6 +116,15 @@ class PlannableTower(Protocol):
         """Form of attention inside a graph, or outside."""
         ...
 
+    @property
+    def few_tokens(self) -> int:
+        """Tokens up to which the region takes another form."""
+        ...
+
+    def lay_out_weights(self, device: torch.device | None = None) -> None:
+        """Puts weights where kernels like them; those on device meta get memory there."""
+        ...
+
     def planned_buckets(self) -> tuple[Bucket, ...]:
         """Shapes it would capture."""
         ...
@@ -185,12 +195,12 @@ def plan_towers(
         with running_as_on(device):
             tower.configure_encoder_cuda_graph(config, max_num_tokens)
             buckets = tower.planned_buckets()
-            traced = _trace(tower, buckets[-1])
+            traced, *others = _trace(tower, buckets)
             attention = tower.attention(captured=True).name
         arena = pool = graphs = 0
         if device.type == "cuda":
             allocator = shared if entry.max_graph_memory is None else CachingAllocator()
-            pool = allocator.play(traced.events)
+            pool = sum(allocator.play(run.events) for run in (traced, *others))
             arena = _beside_weights(tower, traced.arenas)
             graphs = GRAPH_BYTES * len(buckets)
         static = sum(traced.arenas)
@@ -200,7 +210,7 @@ def plan_towers(
                 attention=attention,
                 buckets=[BucketPlan(**b._asdict()) for b in buckets],
                 static_bytes=static,
-                activation_bytes=peak_bytes(traced.events),
+                activation_bytes=max(peak_bytes(run.events) for run in (traced, *others)),
                 arena_bytes=arena,
                 pool_bytes=pool,
                 graph_bytes=graphs,
@@ -211,7 +221,8 @@ def plan_towers(
     return plans
 
 
-def _trace(tower: PlannableTower, bucket: Bucket) -> _Traced:
+def _trace(tower: PlannableTower, buckets: Sequence[Bucket]) -> list[_Traced]:
+    """The largest bucket, and the largest of few tokens."""
     # Computed tables are real tensors. Fake tensors say they are on the CPU: those on CUDA need a
     # torch that was built for it.
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
@@ -220,15 +231,20 @@ def _trace(tower: PlannableTower, bucket: Bucket) -> _Traced:
                 shape, strides = parameter.shape, parameter.stride()
                 fake = torch.empty_strided(shape, strides, dtype=parameter.dtype, device=_CPU)
                 setattr(module, name, nn.Parameter(fake, requires_grad=False))
-        adapter = tower.make_io_adapter()
-        inputs = adapter.allocate_inputs(bucket.num_tokens, _CPU)
-        outputs = adapter.allocate_outputs(bucket.num_tokens, _CPU)
-        storages = {t.untyped_storage()._cdata: t for t in (*inputs.values(), *outputs.values())}
-        arenas = [t.untyped_storage().nbytes() for t in storages.values()]
-        slots = adapter.num_segment_slots(bucket)
-        metadata = tower.make_metadata_provider().build(bucket, slots)
-        views = adapter.view_inputs(inputs, bucket)
-        events = memory_events(lambda: run_encoder(tower.run_region, views, metadata))
+        tower.lay_out_weights(_CPU)
+        few = [b for b in buckets if b.num_tokens <= tower.few_tokens]
+        return [_run(tower, bucket) for bucket in dict.fromkeys((buckets[-1], *few[-1:]))]
+
+
+def _run(tower: PlannableTower, bucket: Bucket) -> _Traced:
+    adapter = tower.make_io_adapter()
+    inputs = adapter.allocate_inputs(bucket.num_tokens, _CPU)
+    outputs = adapter.allocate_outputs(bucket.num_tokens, _CPU)
+    storages = {t.untyped_storage()._cdata: t for t in (*inputs.values(), *outputs.values())}
+    arenas = [t.untyped_storage().nbytes() for t in storages.values()]
+    metadata = tower.make_metadata_provider().build(bucket, adapter.num_segment_slots(bucket))
+    views = adapter.view_inputs(inputs, bucket)
+    events = memory_events(lambda: run_encoder(tower.run_region, views, metadata))
     return _Traced(arenas, events)
 
 

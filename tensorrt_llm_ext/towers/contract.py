@@ -125,6 +125,11 @@ class EncoderContract(abc.ABC):
         """
         return None
 
+    @property
+    def few_tokens(self) -> int:
+        """Tokens up to which the region takes another form, which may take more memory; 0: none."""
+        return 0
+
     def lay_out_weights(self, device: torch.device | None = None) -> None:
         """Puts weights where kernels like them, before a capture; values and shapes stay.
 

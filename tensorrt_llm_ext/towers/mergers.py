@@ -16,7 +16,7 @@ from torch import nn
 
 from ..ops.activation import activate_
 from ..ops.norm import apply_norm
-from .packed_vit import move_parameter, part_of
+from .packed_vit import address_of, move_parameter, part_of
 
 _LAYERS = ("linear_fc1", "linear_fc2")
 
@@ -64,11 +64,17 @@ class PatchMerger(nn.Module):
 
 
 def can_go_together(mergers: Sequence[nn.Module]) -> bool:
-    """Whether there are several, all with torch's own layers and not somebody's adapters."""
-    layers = [part_of(m, n) for m in mergers for n in _LAYERS if type(m) is PatchMerger]
-    return len(layers) == len(_LAYERS) * len(mergers) > 2 and all(
-        type(layer) is nn.Linear for layer in layers
-    )
+    """Whether there are several, alike, of torch's own layers, and nobody hooked anything in."""
+    if len(mergers) < 2 or any(type(m) is not PatchMerger for m in mergers):
+        return False
+    layers = [part_of(merger, name) for merger in mergers for name in _LAYERS]
+    if any(type(layer) is not nn.Linear for layer in layers):
+        return False
+    if any(m._forward_hooks or m._forward_pre_hooks for m in (*mergers, *layers)):
+        return False
+    found = [_parameters(merger) for merger in mergers]
+    kinds = [[None if p is None else (p.shape, p.dtype) for p in each] for each in found]
+    return None not in kinds[0] and all(each == kinds[0] for each in kinds)
 
 
 class _Weights(NamedTuple):
@@ -102,11 +108,15 @@ class MergersTogether:
             places = [stack[index] for stack in self._weights]
             for (linear, name), place in zip(_slots(merger), places, strict=True):
                 move_parameter(linear, name, place)
-        self._moved_to = _addresses(mergers)
 
     def serves(self, mergers: Sequence[nn.Module]) -> bool:
         """Whether these mergers are made of the weights as they were moved, and of nothing else."""
-        return can_go_together(mergers) and _addresses(mergers) == self._moved_to
+        if not can_go_together(mergers):
+            return False
+        found = [[address_of(parameter) for parameter in _parameters(m)] for m in mergers]
+        return found == [
+            [address_of(stack[index]) for stack in self._weights] for index in range(len(mergers))
+        ]
 
     def room(self, num_rows: int) -> torch.Tensor:
         """Where joined rows go.
@@ -141,7 +151,3 @@ def _slots(merger: nn.Module) -> Iterable[tuple[nn.Module, str]]:
 
 def _parameters(merger: nn.Module) -> list[torch.Tensor]:
     return [part_of(linear, name) for linear, name in _slots(merger)]
-
-
-def _addresses(mergers: Sequence[nn.Module]) -> list[int]:
-    return [parameter.data_ptr() for merger in mergers for parameter in _parameters(merger)]

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from ..ops.activation import ACTIVATIONS, activate_, gate_
 from ..ops.kernels import has_kernels
@@ -36,6 +37,15 @@ def part_of(module: nn.Module, name: str) -> Any:
     if found is None:
         found = module._modules.get(name)
     return getattr(module, name) if found is None else found
+
+
+def address_of(tensor: torch.Tensor) -> int:
+    """Where it is; 0 for a fake one, which is nowhere.
+
+    Args:
+        tensor: Of any shape [...] and dtype.
+    """
+    return 0 if isinstance(tensor, FakeTensor) else tensor.data_ptr()
 
 
 def move_parameter(module: nn.Module, name: str, place: torch.Tensor) -> None:
@@ -249,9 +259,9 @@ class PackedMLP(nn.Module):
             return None
         first, second = part_of(self, "linear_fc1"), part_of(self, "linear_fc2")
         same = (
-            part_of(first, "weight").data_ptr() == found.first.data_ptr()
-            and part_of(first, "bias").data_ptr() == found.bias.data_ptr()
-            and part_of(second, "weight").data_ptr() == found.second.data_ptr()
+            address_of(part_of(first, "weight")) == address_of(found.first)
+            and address_of(part_of(first, "bias")) == address_of(found.bias)
+            and address_of(part_of(second, "weight")) == address_of(found.second)
         )
         return found if same else None  # a parameter was rebound since
 

@@ -59,7 +59,7 @@ class Qwen3VLVisionConfig(PatchGridConfig):
         )
 
 
-_TOGETHER = 1024  # tokens up to which all mergers at the end take less time (H200)
+_TOGETHER = 256  # rows of a merger up to which all of them at the end take less time (H200)
 
 
 class Qwen3VLVisionTower(PatchGridTower):
@@ -144,11 +144,17 @@ class Qwen3VLVisionTower(PatchGridTower):
     def lay_out_weights(self, device: torch.device | None = None) -> None:
         """See the mixin."""
         super().lay_out_weights(device)
-        device, mergers, together = device or self.device, self._mergers, self._together
+        device, mergers = device or self.device, self._mergers
+        if self._together is not None and not self._together.serves(mergers):
+            self._together = None  # first: it holds as much memory as the next
         usable = self.fused_layers is not False and has_kernels(device, self.dtype)
-        done = together is not None and together.serves(mergers)
-        if usable and not done and can_go_together(mergers):
+        if usable and self._together is None and can_go_together(mergers):
             self._together = MergersTogether(mergers, device)
+
+    @property
+    def few_tokens(self) -> int:
+        """See the mixin."""
+        return 0 if self._together is None else _TOGETHER * self.config.merge_unit
 
     def outputs_of(
         self, found: Iterator[torch.Tensor], num_tokens: int
@@ -163,11 +169,13 @@ class Qwen3VLVisionTower(PatchGridTower):
             ``deepstack_{i}`` and ``features``, [T / U, O] each, dtype of the weights.
         """
         mergers, together = self._mergers, self._together
-        usable = self.fused_layers is not False and num_tokens <= _TOGETHER
+        num_rows, own = num_tokens // self.config.merge_unit, Qwen3VLVisionTower
+        usable = self.fused_layers is not False and num_rows <= _TOGETHER
+        usable &= type(self).tap is own.tap and type(self).tail is own.tail
         if together is None or not usable or not together.serves(mergers):
             yield from super().outputs_of(found, num_tokens)
             return
-        joined = together.room(num_tokens // self.config.merge_unit)
+        joined = together.room(num_rows)
         for merger, rows in zip(mergers, joined, strict=True):
             merger.join(next(found), out=rows)
         names = (*self._deepstack_names, "features")

@@ -215,12 +215,21 @@ def test_rehearsal_runs_where_captures_do_and_once_where_eager_runs_do():
             super().run(body)
             on_capture_stream.extend(range(start, len(bench.calls)))
 
+        @contextlib.contextmanager
+        def session(self):
+            start = len(bench.calls)
+            with super().session():
+                yield
+            in_session.update(range(start, len(bench.calls)))
+
     on_capture_stream: list[int] = []
+    in_session: set[int] = set()
     bench = Bench(backend=Noting(), provider=Provider(SegmentAttention()), capture=False)
     bench.runner.rehearse([Bucket(128, 4)])
     assert (on_capture_stream, len(bench.calls)) == ([0], 2)
     bench.runner.rehearse([Bucket(128, 4)], eager=False)
     assert (on_capture_stream, len(bench.calls)) == ([0, 2], 3)
+    assert in_session == {0, 1, 2}
 
 
 def test_rehearsal_has_inputs_of_one_bucket_at_a_time(monkeypatch):

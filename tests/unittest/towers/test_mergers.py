@@ -12,15 +12,19 @@ import torch
 from torch import nn
 
 from tensorrt_llm_ext import MultimodalConfig
+from tensorrt_llm_ext.ops import kernels
 from tensorrt_llm_ext.towers import load_tower, qwen3_vl
 from tensorrt_llm_ext.towers.loading import allocate_weights, tower_without_weights
-from tensorrt_llm_ext.towers.mergers import MergersTogether
+from tensorrt_llm_ext.towers.mergers import MergersTogether, PatchMerger
 
 from .small import VISION
 
 CPU = torch.device("cpu")
 GRIDS = [(1, 4, 4), (2, 4, 6)]
 TOKENS = 64
+
+
+CONFIG = {"model_type": "qwen3_vl", "vision_config": VISION["qwen3_vl"]}
 
 
 @pytest.fixture(autouse=True)
@@ -30,8 +34,7 @@ def _as_with_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_tower(family: str = "qwen3_vl", **vision: Any) -> Any:
-    config = {"model_type": "qwen3_vl", "vision_config": {**VISION[family], **vision}}
-    return load_tower(config, init_std=0.05)
+    return load_tower({**CONFIG, "vision_config": {**VISION[family], **vision}}, init_std=0.05)
 
 
 @pytest.fixture
@@ -78,7 +81,7 @@ def test_the_same_outputs(family: str, make_batch: Callable[..., Any], calls: li
 
 
 def test_moved_weights_keep_their_values() -> None:
-    tower = tower_without_weights({"model_type": "qwen3_vl", "vision_config": VISION["qwen3_vl"]})
+    tower = tower_without_weights(CONFIG)
     tower.to_empty(device="cpu")
     for parameter in tower.parameters():
         nn.init.normal_(parameter)
@@ -93,7 +96,7 @@ def test_moved_weights_keep_their_values() -> None:
 
 
 def test_weights_get_memory_side_by_side_at_once() -> None:
-    tower = tower_without_weights({"model_type": "qwen3_vl", "vision_config": VISION["qwen3_vl"]})
+    tower = tower_without_weights(CONFIG)
     allocate_weights(tower, CPU)
     mergers = [*tower.deepstack_merger_list, tower.merger]
     weights = [merger.linear_fc1.weight for merger in mergers]
@@ -106,10 +109,10 @@ def test_many_tokens_are_merged_one_by_one(
 ) -> None:
     tower = make_tower()
     items = make_batch(tower, GRIDS)
-    monkeypatch.setattr(qwen3_vl, "_TOGETHER", TOKENS - 1)
+    monkeypatch.setattr(qwen3_vl, "_TOGETHER", TOKENS // 4 - 1)
     tensors(tower, items)
     assert calls == []
-    monkeypatch.setattr(qwen3_vl, "_TOGETHER", TOKENS)
+    monkeypatch.setattr(qwen3_vl, "_TOGETHER", TOKENS // 4)
     tensors(tower, items)
     assert calls == [TOKENS // 4]
 
@@ -123,7 +126,7 @@ def test_plain_layers_and_towers_without_deepstack_have_none(
     assert calls == []
     alone = make_tower(deepstack_visual_indexes=[])
     assert alone._together is None
-    plain = tower_without_weights({"model_type": "qwen3_vl", "vision_config": VISION["qwen3_vl"]})
+    plain = tower_without_weights(CONFIG)
     plain.fused_layers = False
     allocate_weights(plain, CPU)
     assert plain._together is None
@@ -136,26 +139,61 @@ class Doubled(nn.Linear):
         return 2 * super().forward(x)
 
 
+class DoubledMerger(PatchMerger):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(x)
+
+
+class Halves(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.view(-1, 256)[:, :40]
+
+
 def rebound(tower: Any) -> None:
     weight = tower.deepstack_merger_list[1].linear_fc2.weight
     weight.data = weight.data * 2
+
+
+def tied(tower: Any) -> None:
+    first, second = tower.deepstack_merger_list
+    second.linear_fc1.weight = first.linear_fc1.weight
+    tower.lay_out_weights()
+    first.linear_fc1.weight.mul_(2)
 
 
 def adapted(tower: Any) -> None:
     tower.merger.linear_fc1.__class__ = Doubled
 
 
+def derived(tower: Any) -> None:
+    tower.merger.__class__ = DoubledMerger
+
+
 def replaced(tower: Any) -> None:
-    joined, out = tower.merger.linear_fc1.in_features, tower.merger.linear_fc2.out_features
-
-    class Other(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.view(-1, joined)[:, :out]
-
-    tower.merger = Other()
+    tower.merger = Halves()
 
 
-@pytest.mark.parametrize("change", [rebound, adapted, replaced])
+def without_bias(tower: Any) -> None:
+    tower.merger.linear_fc2 = nn.Linear(256, 40, bias=False).requires_grad_(False)
+
+
+def wider(tower: Any) -> None:
+    tower.merger.linear_fc1 = nn.Linear(256, 512).requires_grad_(False)
+    tower.merger.linear_fc2 = nn.Linear(512, 40).requires_grad_(False)
+
+
+def hooked(tower: Any) -> None:
+    tower.merger.register_forward_hook(lambda module, inputs, output: 2 * output)
+
+
+def hooked_inside(tower: Any) -> None:
+    tower.merger.linear_fc2.register_forward_pre_hook(lambda module, inputs: (2 * inputs[0],))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [rebound, tied, adapted, derived, replaced, without_bias, wider, hooked, hooked_inside],
+)
 def test_what_is_not_as_it_was_laid_out_goes_one_by_one(
     change: Callable[[Any], None], make_batch: Callable[..., Any], calls: list[int]
 ) -> None:
@@ -170,6 +208,27 @@ def test_what_is_not_as_it_was_laid_out_goes_one_by_one(
     tower.lay_out_weights()  # before a recapture
     assert_close(tensors(tower, items), got)
     assert len(calls) == (2 if change is rebound else 1)
+
+
+@pytest.mark.parametrize("name", ["tap", "tail"])
+def test_a_tower_of_ones_own_has_its_own_outputs(
+    name: str, make_batch: Callable[..., Any], calls: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tower = make_tower()
+    items = make_batch(tower, GRIDS)
+    before = tensors(tower, items)
+    plain = getattr(qwen3_vl.Qwen3VLVisionTower, name)
+    own = type("Own", (type(tower),), {name: lambda self, *args: 2 * plain(self, *args)})
+    tower.__class__ = own
+    got = tensors(tower, items)
+    assert calls == [TOKENS // 4]
+    doubled = [name == ("tap" if at % 3 else "tail") for at in range(len(got))]  # features first
+    assert_close(got, [b * (2 if twice else 1) for b, twice in zip(before, doubled, strict=True)])
+
+
+def test_nothing_is_moved_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(qwen3_vl, "has_kernels", kernels.has_kernels)
+    assert make_tower()._together is None
 
 
 def test_a_cast_lets_go_of_the_memory_that_weights_were_in() -> None:

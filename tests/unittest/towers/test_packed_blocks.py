@@ -73,14 +73,14 @@ def make_layout(attention: Any = None) -> PackedAttnMetadata:
 
 
 def run(
-    blocks: PackedBlocks, x: torch.Tensor, **how: Any
+    blocks: PackedBlocks, x: torch.Tensor, attention: Any = None, **how: Any
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
     c = blocks.config
     angles = None
     if c.rope_theta is not None:
         positions = torch.arange(2 * TOKENS, dtype=torch.int32).view(TOKENS, 2) % 11
         angles = AxialRope(c.head_dim, c.rope_theta)(positions)
-    *tapped, out = (y.clone() for y in blocks.run(x.clone(), angles, make_layout(), **how))
+    *tapped, out = (y.clone() for y in blocks.run(x.clone(), angles, make_layout(attention), **how))
     return out, tapped
 
 
@@ -116,6 +116,13 @@ def test_slices_of_rows(knobs: dict[str, Any], limit: str, monkeypatch: pytest.M
         products.append(part.shape[0])
         return accumulate(x, part, weight)
 
+    over_queries = []
+
+    class Noting(SegmentAttention):
+        def __call__(self, q: torch.Tensor, *args: Any, out: Any = None) -> torch.Tensor:
+            over_queries.append(out.data_ptr() == q.data_ptr())
+            return super().__call__(q, *args, out=out)
+
     normalise, accumulate = packed_blocks.normalise, packed_blocks.accumulate_
     monkeypatch.setattr(packed_blocks, "normalise", norm_spy)
     monkeypatch.setattr(packed_blocks, "accumulate_", accumulate_spy)
@@ -124,7 +131,8 @@ def test_slices_of_rows(knobs: dict[str, Any], limit: str, monkeypatch: pytest.M
         monkeypatch.setattr(packed_blocks, "_SLICE_BYTES", (80 + 48) * 4 * (TOKENS - 1))
     if limit != "bytes of the mlp":
         monkeypatch.setattr(packed_blocks, "_SLICE_ROWS", TOKENS // 2 - 1)
-    sliced, taps = run(blocks, x, fused=True, taps=(1,))
+    sliced, taps = run(blocks, x, fused=True, taps=(1,), attention=Noting())
+    assert over_queries == [limit != "bytes of the mlp"] * SIZES["depth"]
     rows = [TOKENS] if limit == "bytes of the mlp" else [10, 10, 4]
     inner = [TOKENS] if limit == "rows" else [15, 9]
     assert normed == [*rows, *inner] * SIZES["depth"]

@@ -128,3 +128,15 @@ def test_what_a_published_tower_takes_beside_its_arenas() -> None:
     (tower,) = plan_encoder_cuda_graphs(config, entry, max_num_tokens=tokens).towers
     expected = tokens * (width * 9 // 2 + 2 * 36 * 4)
     assert expected <= tower.activation_bytes <= 1.001 * expected
+
+
+@pytest.mark.parametrize("tokens", [1024, 1088])
+def test_a_plan_knows_what_few_tokens_take(tokens: int) -> None:
+    """All four mergers at once: joined rows, hidden ones and outputs of 256 rows each."""
+    config = {"model_type": "qwen3_vl", "vision_config": QWEN3_VL_8B}
+    image = {"image": {"max_batch_size": 8}}
+    graphs = MultimodalConfig.model_validate({"encoder_cuda_graph": image})
+    (tower,) = plan_encoder_cuda_graphs(config, graphs, max_num_tokens=tokens).towers
+    together = 4 * 256 * (2 * 4 * 1152 + 4096) * 2
+    assert together < tower.activation_bytes < 1.3 * together
+    assert tower.pool_bytes >= tower.activation_bytes

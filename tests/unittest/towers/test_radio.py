@@ -17,6 +17,7 @@ from make_tiny_checkpoint import make_tiny_checkpoint
 from safetensors.torch import load_file, save_file
 from tower_oracle import RadioOracle
 
+from tensorrt_llm_ext import MultimodalConfig
 from tensorrt_llm_ext.graphs.buckets import Bucket
 from tensorrt_llm_ext.towers import load_tower, modalities_of
 from tensorrt_llm_ext.towers.registry import tower_entry
@@ -250,3 +251,13 @@ def test_random_weights_stay_finite(saved: RadioOracle) -> None:
     random = load_tower(config, seed=3)
     assert torch.equal(random.norm_std.flatten(), torch.tensor(config["norm_std"]))
     assert torch.equal(random.norm_mean.flatten(), torch.tensor(config["norm_mean"]))
+
+
+def test_buckets_have_room_for_learned_tokens(saved: RadioOracle) -> None:
+    """A square of 32 patches a side and its 10 learned tokens, but for the alignment."""
+    tower = load_tower(saved.folder)
+    config = MultimodalConfig(encoder_cuda_graph={"image": {"max_batch_size": 4}})
+    tower.configure_encoder_cuda_graph(config, 2048)
+    sizes = {bucket.num_tokens for bucket in tower.planned_buckets()}
+    assert {64 + 16, 256 + 16, 1024 + 16, 2048} <= sizes
+    assert not sizes & {64, 256, 1024}
