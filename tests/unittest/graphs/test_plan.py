@@ -75,6 +75,42 @@ def test_intermediates_are_those_of_a_real_run() -> None:
     assert peak_bytes(events) > 256**2  # the mask alone is bool [T, T]
 
 
+class FewTokens(FakeTower):
+    """Once its weights are laid out, up to 128 tokens take 32 MiB more."""
+
+    laid_out_on: torch.device | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ran: list[int] = []
+
+    @property
+    def few_tokens(self) -> int:
+        return 0 if self.laid_out_on is None else 128
+
+    def lay_out_weights(self, device: torch.device | None = None) -> None:
+        self.laid_out_on = device
+
+    def encoder_forward(self, inputs: Any, metadata: Any) -> Any:
+        tokens = len(inputs["x"])
+        self.ran.append(tokens)
+        room = torch.empty(32 * MIB * (tokens <= 128), dtype=torch.uint8)
+        result = super().encoder_forward(inputs, metadata)
+        del room
+        return result
+
+
+@pytest.mark.parametrize(("budget", "ran"), [(256, [256, 128]), (128, [128]), (200, [200, 128])])
+def test_another_form_for_few_tokens_is_planned_too(budget: int, ran: list[int]) -> None:
+    image = {"image": {"max_batch_size": 8}}
+    config = MultimodalConfig.model_validate({"encoder_cuda_graph": image})
+    tower: Any = FewTokens().to("meta")
+    (planned,) = plan_towers({"image": tower}, config, budget, CUDA)
+    assert (tower.ran, tower.laid_out_on) == (ran, CPU)
+    assert 32 * MIB < planned.activation_bytes < 33 * MIB
+    assert planned.pool_bytes >= 32 * MIB
+
+
 def test_cuda_plan_is_made_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     tower = empty().to(torch.bfloat16)
