@@ -195,22 +195,22 @@ def plan_towers(
         with running_as_on(device):
             tower.configure_encoder_cuda_graph(config, max_num_tokens)
             buckets = tower.planned_buckets()
-            traced, *others = _trace(tower, buckets)
+            traced = _trace(tower, buckets)
             attention = tower.attention(captured=True).name
         arena = pool = graphs = 0
         if device.type == "cuda":
             allocator = shared if entry.max_graph_memory is None else CachingAllocator()
-            pool = sum(allocator.play(run.events) for run in (traced, *others))
-            arena = _beside_weights(tower, traced.arenas)
+            pool = sum(allocator.play(run.events) for run in traced)
+            arena = _beside_weights(tower, traced[0].arenas)
             graphs = GRAPH_BYTES * len(buckets)
-        static = sum(traced.arenas)
+        static = sum(traced[0].arenas)
         plans.append(
             TowerPlan(
                 modality=modality,
                 attention=attention,
                 buckets=[BucketPlan(**b._asdict()) for b in buckets],
                 static_bytes=static,
-                activation_bytes=max(peak_bytes(run.events) for run in (traced, *others)),
+                activation_bytes=max(peak_bytes(run.events) for run in traced),
                 arena_bytes=arena,
                 pool_bytes=pool,
                 graph_bytes=graphs,

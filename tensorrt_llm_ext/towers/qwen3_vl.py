@@ -137,16 +137,19 @@ class Qwen3VLVisionTower(PatchGridTower):
 
     def _apply(self, fn: Any, recurse: bool = True) -> Qwen3VLVisionTower:
         module = super()._apply(fn, recurse)
-        if self._together is not None and not self._together.serves(self._mergers):
-            self._together = None  # moved or cast: the memory they were in is nobody's
+        self._let_go_of_moved()
         return module
+
+    def _let_go_of_moved(self) -> None:
+        """Rebound, moved or cast weights are not in that memory any more: it is nobody's."""
+        if self._together is not None and not self._together.serves(self._mergers):
+            self._together = None
 
     def lay_out_weights(self, device: torch.device | None = None) -> None:
         """See the mixin."""
         super().lay_out_weights(device)
+        self._let_go_of_moved()  # first: it holds as much memory as the next
         device, mergers = device or self.device, self._mergers
-        if self._together is not None and not self._together.serves(mergers):
-            self._together = None  # first: it holds as much memory as the next
         usable = self.fused_layers is not False and has_kernels(device, self.dtype)
         if usable and self._together is None and can_go_together(mergers):
             self._together = MergersTogether(mergers, device)

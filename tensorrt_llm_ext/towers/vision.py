@@ -271,8 +271,7 @@ class PatchGridTower(GridTower):
         if self.num_taps:
             add_taps_(x, self.position_table(), inputs["table_rows"], inputs["table_weights"])
         angles = None if self.rope is None else self.rope(inputs["positions"])
-        taps = sorted(self.taps)
-        found = self.blocks.run(x, angles, metadata, fused=self.fused_layers, taps=taps)
+        found = self.blocks.run(x, angles, metadata, fused=self.fused_layers, taps=self.taps)
         yield from self.outputs_of(found, x.shape[0])
 
     def outputs_of(

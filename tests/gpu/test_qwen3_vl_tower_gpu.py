@@ -240,14 +240,15 @@ def test_graphs_keep_their_workspaces_when_torch_gives_back_its_own() -> None:
     capture(tower, budget=4096, buckets=[[256, 8], [4096, 8]], prune_slower_than_eager=False)
     batches = [make_items([(1, 16, 16)]), make_items([(1, 32, 32)] * 4)]
     before = [[out.features.clone() for out in tower.encode(batch)] for batch in batches]
-    pools = {
-        tuple(s["segment_pool_id"])
+    held = [
+        s
         for s in torch.cuda.memory_snapshot()
         if s["stream"] and s["allocated_size"] >= 1 << 20  # not the default stream's
-        if s["address"] not in there
-    }
-    assert pools or there
-    assert (0, 0) not in pools  # where anybody gets memory from
+    ]
+    pools = {tuple(s["segment_pool_id"]) for s in held}
+    assert pools - {(0, 0)}
+    new = {tuple(s["segment_pool_id"]) for s in held if s["address"] not in there}
+    assert (0, 0) not in new  # where anybody gets memory from
     torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()
     stranger = torch.full((1 << 30,), 255, dtype=torch.uint8, device=CUDA)  # NaN, if it is read

@@ -212,7 +212,7 @@ def test_what_is_not_as_it_was_laid_out_goes_one_by_one(
 
 @pytest.mark.parametrize("name", ["tap", "tail"])
 def test_a_tower_of_ones_own_has_its_own_outputs(
-    name: str, make_batch: Callable[..., Any], calls: list[int], monkeypatch: pytest.MonkeyPatch
+    name: str, make_batch: Callable[..., Any], calls: list[int]
 ) -> None:
     tower = make_tower()
     items = make_batch(tower, GRIDS)

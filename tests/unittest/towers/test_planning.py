@@ -8,12 +8,14 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from published_towers import QWEN3_VL_8B
 
 from tensorrt_llm_ext import MultimodalConfig
+from tensorrt_llm_ext.graphs.plan import TowerPlan
 from tensorrt_llm_ext.towers import load_tower, modalities_of, setup_mm_encoder_cuda_graphs
 from tensorrt_llm_ext.towers.loading import tower_without_weights
 from tensorrt_llm_ext.towers.planning import plan_encoder_cuda_graphs, stored_dtype
@@ -115,17 +117,20 @@ def test_tower_without_weights(tiny_checkpoint: Path) -> None:
         tower_without_weights(tiny_checkpoint, "audio")
 
 
+def published_plan(tokens: int, **entry: Any) -> TowerPlan:
+    """Of Qwen3-VL-8B's vision tower at its published size."""
+    config = {"model_type": "qwen3_vl", "vision_config": QWEN3_VL_8B}
+    image = MultimodalConfig.model_validate({"encoder_cuda_graph": {"image": entry}})
+    return plan_encoder_cuda_graphs(config, image, max_num_tokens=tokens).towers[0]
+
+
 def test_what_a_published_tower_takes_beside_its_arenas() -> None:
     """Residual, queries, keys and values, half of the normed rows; taps are let go at once.
 
     C = 1152 in bf16; rope's tables are 36 cosines and sines in fp32.
     """
     tokens, width = 16384, 1152 * 2
-    config = {"model_type": "qwen3_vl", "vision_config": QWEN3_VL_8B}
-    entry = MultimodalConfig.model_validate(
-        {"encoder_cuda_graph": {"image": {"buckets": [[tokens, 64]]}}}
-    )
-    (tower,) = plan_encoder_cuda_graphs(config, entry, max_num_tokens=tokens).towers
+    tower = published_plan(tokens, buckets=[[tokens, 64]])
     expected = tokens * (width * 9 // 2 + 2 * 36 * 4)
     assert expected <= tower.activation_bytes <= 1.001 * expected
 
@@ -133,10 +138,7 @@ def test_what_a_published_tower_takes_beside_its_arenas() -> None:
 @pytest.mark.parametrize("tokens", [1024, 1088])
 def test_a_plan_knows_what_few_tokens_take(tokens: int) -> None:
     """All four mergers at once: joined rows, hidden ones and outputs of 256 rows each."""
-    config = {"model_type": "qwen3_vl", "vision_config": QWEN3_VL_8B}
-    image = {"image": {"max_batch_size": 8}}
-    graphs = MultimodalConfig.model_validate({"encoder_cuda_graph": image})
-    (tower,) = plan_encoder_cuda_graphs(config, graphs, max_num_tokens=tokens).towers
+    tower = published_plan(tokens, max_batch_size=8)
     together = 4 * 256 * (2 * 4 * 1152 + 4096) * 2
     assert together < tower.activation_bytes < 1.3 * together
     assert tower.pool_bytes >= tower.activation_bytes
