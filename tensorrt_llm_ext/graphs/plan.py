@@ -196,14 +196,15 @@ def plan_towers(
             tower.configure_encoder_cuda_graph(config, max_num_tokens)
             buckets = tower.planned_buckets()
             traced = _trace(tower, buckets)
+            arenas = traced[0].arenas
             attention = tower.attention(captured=True).name
         arena = pool = graphs = 0
         if device.type == "cuda":
             allocator = shared if entry.max_graph_memory is None else CachingAllocator()
             pool = sum(allocator.play(run.events) for run in traced)
-            arena = _beside_weights(tower, traced[0].arenas)
+            arena = _beside_weights(tower, arenas)
             graphs = GRAPH_BYTES * len(buckets)
-        static = sum(traced[0].arenas)
+        static = sum(arenas)
         plans.append(
             TowerPlan(
                 modality=modality,

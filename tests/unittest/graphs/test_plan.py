@@ -109,6 +109,7 @@ def test_another_form_for_few_tokens_is_planned_too(budget: int, ran: list[int])
     assert (tower.ran, tower.laid_out_on) == (ran, CPU)
     assert 32 * MIB < planned.activation_bytes < 33 * MIB
     assert planned.pool_bytes >= 32 * MIB
+    assert planned.static_bytes == plan(CUDA, budget, max_batch_size=8).static_bytes
     (planned,) = plan_towers({"image": FewTokens().to("meta")}, config, budget, CPU)
     assert (planned.arena_bytes, planned.pool_bytes, planned.graph_bytes) == (0, 0, 0)
 
