@@ -195,6 +195,9 @@ class CudaGraphBackend:
     @contextlib.contextmanager
     def _on_capture_stream(self) -> Iterator[None]:
         current = torch.cuda.current_stream(self._device)
+        # Those of eager runs too: made in the midst of one, they would take a part of a block that
+        # activations had, and what is left of it could not be given back.
+        keep_workspaces(self._device)
         self._stream.wait_stream(current)
         try:
             with torch.cuda.stream(self._stream):

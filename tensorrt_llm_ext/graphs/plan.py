@@ -14,12 +14,12 @@ CUDA is an estimate:
   so a later capture of the same process takes less than is said here.
 
 Fitted to an H200 (torch 2.11, bf16, driver's count): ``GRAPH_BYTES``, from what the first captures
-of a process took beyond later ones or beyond pool and arenas (Qwen3-VL-8B, 80 graphs: 124 MiB;
-Qwen3-VL-2B, 48 graphs: 74 MiB). It has to be confirmed on a GPU whenever device, torch, the towers
-or the allocator's settings (``PYTORCH_CUDA_ALLOC_CONF``) change: tests/gpu/test_plan_gpu.py holds
-it against what captures take. Not in it: what libraries load once for the process (kernels, 32 MiB
-of cuBLAS workspace for a stream), which is not the graphs' memory either; and the choice of
-attention kernel for fp32 on CUDA, which is not modelled.
+of a process took beyond pool and arenas (Qwen3-VL-8B, 52 graphs: 44 MiB; Qwen3-VL-2B, 24 graphs:
+22 MiB; Qwen3-Omni audio, 16 graphs: 16 MiB). It has to be confirmed on a GPU whenever device,
+torch, the towers or the allocator's settings (``PYTORCH_CUDA_ALLOC_CONF``) change:
+tests/gpu/test_plan_gpu.py holds it against what captures take. Not in it: what libraries load once
+for the process (kernels, 32 MiB of cuBLAS workspace for a stream), which is not the graphs' memory
+either; and the choice of attention kernel for fp32 on CUDA, which is not modelled.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from .buckets import Bucket
 from .captured import run_encoder
 from .memory_model import CachingAllocator, MemoryEvent, memory_events, peak_bytes
 
-GRAPH_BYTES = 1_625_000
+GRAPH_BYTES = 950_000
 """Driver memory of one instantiated graph of about 230 nodes (24 to 32 fused layers)."""
 
 _CPU = torch.device("cpu")

@@ -41,7 +41,9 @@ class TileShape(NamedTuple):
         keys: Rows of keys and values at a time.
         num_warps: Of a program.
         num_stages: Depth of the pipeline.
-        bulk_copies: Rows come by the tensor memory accelerator (Hopper on).
+        bulk_copies: Keys and values come by the tensor memory accelerator (Hopper on).
+        bulk_queries: Queries too. One copy waits for the other, so ordinary loads are faster where
+            there are few programs.
     """
 
     queries: int
@@ -49,13 +51,14 @@ class TileShape(NamedTuple):
     num_warps: int
     num_stages: int
     bulk_copies: bool
+    bulk_queries: bool = False
 
 
 TINY, LOW, MIDDLE, TALL = (
     TileShape(64, 64, 4, 2, False),
-    TileShape(64, 64, 4, 2, True),
+    TileShape(64, 64, 4, 2, True, bulk_queries=True),
     TileShape(64, 128, 4, 2, True),
-    TileShape(128, 64, 4, 3, True),
+    TileShape(128, 64, 4, 3, True, bulk_queries=True),
 )
 
 
@@ -166,7 +169,7 @@ def attend_tiles(
         tiles,
         out,
         *sources,
-        *flat[1:],
+        *flat,
         *strides,
         out.stride(0),
         _LOG2_E / math.sqrt(size),
@@ -177,6 +180,7 @@ def attend_tiles(
         QUERIES=shape.queries,
         KEYS=shape.keys,
         BULK=bulk,
+        BULK_QUERIES=bulk and shape.bulk_queries,
         num_warps=shape.num_warps,
         num_stages=shape.num_stages,
     )
@@ -264,12 +268,11 @@ def _step(
     if REST > 0:
         k = _load(k_rest, k_stride, row, end, column + MAIN, SIZE - MAIN, KEYS, REST, BULK)
         scores = tl.dot(q_rest, k.T, scores)
-    scores *= scale
     if LAST:
         inside = row + tl.arange(0, KEYS) < end
         scores = tl.where(inside[None, :], scores, float("-inf"))
-    new_largest = tl.maximum(largest, tl.max(scores, 1))
-    weights = tl.exp2(scores - new_largest[:, None])
+    new_largest = tl.maximum(largest, tl.max(scores, 1) * scale)
+    weights = tl.exp2(scores * scale - new_largest[:, None])  # one instruction before the power
     shrink = tl.exp2(largest - new_largest)
     total = total * shrink + tl.sum(weights, 1)
     v = _load(v_main, v_stride, row, end, column, used, KEYS, MAIN, BULK)
@@ -291,6 +294,7 @@ def _tile_kernel(
     k_rest,
     v_main,
     v_rest,
+    q,
     k,
     v,
     q_stride,
@@ -305,6 +309,7 @@ def _tile_kernel(
     QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
     BULK: tl.constexpr,
+    BULK_QUERIES: tl.constexpr,
 ):
     """Heads are the fast axis: their queries, keys and values share lines of memory."""
     column = tl.program_id(0) * PITCH
@@ -315,17 +320,22 @@ def _tile_kernel(
     if first < end:
         columns = tl.arange(0, MAIN)
         used = SIZE if SIZE < MAIN else MAIN
-        q_a = _load(q_main, q_stride, first, end, column, used, QUERIES, MAIN, BULK)
-        if SIZE < MAIN:
-            q_a = tl.where((columns < SIZE)[None, :], q_a, 0.0).to(q_a.dtype)
+        if BULK_QUERIES:
+            q_a = _load(q_main, q_stride, first, end, column, used, QUERIES, MAIN, True)
+            if SIZE < MAIN:
+                q_a = tl.where((columns < SIZE)[None, :], q_a, 0.0).to(q_a.dtype)
+        else:
+            q_a = _load(q, q_stride, first, end, column, used, QUERIES, MAIN, False)
         q_b = q_a
         rest = tl.zeros((QUERIES, 16), dtype=tl.float32)
         if REST > 0:
             rest_columns = tl.arange(0, REST)
-            q_b = _load(
-                q_rest, q_stride, first, end, column + MAIN, SIZE - MAIN, QUERIES, REST, BULK
-            )
-            q_b = tl.where((rest_columns < SIZE - MAIN)[None, :], q_b, 0.0).to(q_b.dtype)
+            at, left = column + MAIN, SIZE - MAIN
+            if BULK_QUERIES:
+                q_b = _load(q_rest, q_stride, first, end, at, left, QUERIES, REST, True)
+                q_b = tl.where((rest_columns < left)[None, :], q_b, 0.0).to(q_b.dtype)
+            else:
+                q_b = _load(q, q_stride, first, end, at, left, QUERIES, REST, False)
             rest = tl.zeros((QUERIES, REST), dtype=tl.float32)
         largest = tl.full((QUERIES,), float("-inf"), dtype=tl.float32)
         total = tl.zeros((QUERIES,), dtype=tl.float32)

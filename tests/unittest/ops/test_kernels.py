@@ -30,6 +30,7 @@ pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu runs them for real")
 
 CPU = torch.device("cpu")
+OVERFLOWS = pytest.mark.filterwarnings("ignore:overflow encountered in exp2")  # as it is meant to
 NUMPY_TALKS = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's, about NaN
 
 
@@ -252,11 +253,13 @@ def test_activations(both: Any, kind: str, how: str) -> None:
         assert worst((found, exact)) < 2e-5
 
 
+@OVERFLOWS
 def test_gelu_where_it_ends(both: Any) -> None:
     """Exact enough for a rounding to half precision from one end of its slope to the other."""
     x = torch.linspace(-12, 12, 4096)[None]
     _, found = both(lambda: activation.activate_(x.clone(), "gelu"))
-    assert worst((found, torch.nn.functional.gelu(x.double()))) < 5e-7
+    off = (found - torch.nn.functional.gelu(x.double())).abs()
+    assert (off <= 1e-7 + 3e-7 * x.abs().clamp(max=6)).all()
 
 
 @NUMPY_TALKS
@@ -267,6 +270,7 @@ def test_gelu_of_what_is_not_finite(both: Any) -> None:
     torch.testing.assert_close(found, reference, rtol=0, atol=0, equal_nan=True)
 
 
+@OVERFLOWS
 @pytest.mark.parametrize(("height", "width", "channels"), [(6, 10, 5), (7, 5, 70), (1, 1, 3)])
 def test_convolution_of_a_plane(both: Any, height: int, width: int, channels: int) -> None:
     x, keep = torch.randn(3, height, width), torch.ones(3, -(-width // 2))
@@ -278,6 +282,7 @@ def test_convolution_of_a_plane(both: Any, height: int, width: int, channels: in
     assert worst((found.permute(0, 3, 1, 2), exact * keep[:, None, None])) < 4e-6
 
 
+@OVERFLOWS
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize(("height", "width"), [(6, 10), (7, 5)])
 def test_convolution(both: Any, height: int, width: int, last: bool) -> None:
