@@ -34,6 +34,8 @@ M = TypeVar("M")
 Tensors = dict[str, torch.Tensor]
 
 _MIN_SLACK_SEGMENT = 64
+_FEW_MORE = 8
+_ROWS_MATTER = range(257, 4097)  # tokens; fewer never, more hardly ever took less with more (H200)
 
 
 class EncoderGraphTensorSpec(NamedTuple):
@@ -106,6 +108,15 @@ class EncoderGraphIOAdapter(abc.ABC):
         enable_padding: bool,
     ) -> tuple[Bucket, ...]:
         """The shapes to capture for a configuration; raises ValueError for one that cannot work."""
+
+    def roomier(self, bucket: Bucket) -> Bucket | None:
+        """A shape of a few more tokens that is worth trying in a bucket's place, if there is one.
+
+        Libraries choose kernels for matrix products by their rows, and not evenly: on an H200,
+        Qwen3-VL-8B takes 6 % less time for 1928 tokens than for 1920, and 13 % more for 1032 than
+        for 1024.
+        """
+        return None
 
     @abc.abstractmethod
     def num_segment_slots(self, bucket: Bucket) -> int:
@@ -305,6 +316,13 @@ class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
         elif short is not None and refine:
             chosen = tuple(v for b in chosen for v in short_and_long(b, short, unit=self.unit))
         return tuple(sorted(set(chosen)))
+
+    def roomier(self, bucket: Bucket) -> Bucket | None:
+        """See the base class."""
+        if bucket.num_tokens not in _ROWS_MATTER:
+            return None
+        more = _FEW_MORE + -_FEW_MORE % self.unit
+        return bucket._replace(num_tokens=bucket.num_tokens + more)
 
     def _slack_segment(self, bucket: Bucket) -> int:
         """Tokens of a slack piece: short, because attention in it is wasted work."""

@@ -197,7 +197,7 @@ class _Judge:
         return None
 
     def _time(self, bucket: Bucket, segments: tuple[int, ...]) -> float:
-        return self._runner.time_layout(bucket, self._runner.adapter.layout_of(bucket, segments))
+        return self._runner.time_segments(bucket, segments)
 
 
 def _as_fast(other: Bucket, bucket: Bucket) -> str:

@@ -12,6 +12,7 @@ import torch
 
 from .adapter import Tensors
 from .backends import CapturedGraph
+from .buckets import Bucket
 from .layout import AttentionLayout
 from .outputs import OutputBlock
 
@@ -128,6 +129,7 @@ class CapturedBucket(Generic[M]):
     Attributes:
         graph: The recorded region.
         body: The same region, not recorded, on the same buffers.
+        shape: What was captured: the bucket, or one with room for a few tokens more.
         inputs: Static inputs by name, first rows of the arena: [rows, *shape], dtype of the spec.
         outputs: Static outputs by name, likewise.
         metadata: Refreshed in place before every replay.
@@ -136,6 +138,7 @@ class CapturedBucket(Generic[M]):
 
     graph: CapturedGraph
     body: Callable[[], None]
+    shape: Bucket
     inputs: Tensors
     outputs: Tensors
     metadata: M
@@ -150,7 +153,7 @@ class CapturedBucket(Generic[M]):
         """Brings a layout into the metadata, unless that is what it holds.
 
         Args:
-            layout: Segment lengths that fill the bucket.
+            layout: Segment lengths that fill the shape.
             refresh_in_place: The provider's.
 
         Raises:
@@ -177,18 +180,17 @@ class CapturedBucket(Generic[M]):
             stamps += (tensor.data_ptr(), tensor._version)
         return stamps
 
-    def results(self, blocks: Sequence[OutputBlock], num_tokens: int) -> list[torch.Tensor]:
+    def results(self, blocks: Sequence[OutputBlock]) -> list[torch.Tensor]:
         """What a replay leaves.
 
         Args:
             blocks: Those of the adapter.
-            num_tokens: Of the bucket.
 
         Returns:
             A view of the static outputs for each block, [names, rows, *shape], dtype of its spec.
         """
         if self._results is None:
-            self._results = [block.behind(self.outputs, num_tokens) for block in blocks]
+            self._results = [b.behind(self.outputs, self.shape.num_tokens) for b in blocks]
         return self._results
 
     def differs_from_eager(self) -> list[str]:

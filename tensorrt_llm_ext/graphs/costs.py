@@ -33,14 +33,14 @@ def attention_ns(runner: MultimodalEncoderGraphRunner[Any], buckets: Sequence[Bu
     """
     bucket = max(buckets, key=lambda b: (b.longest_segment, b.num_tokens))
     adapter = runner.adapter
-    layouts = [adapter.layout_of(bucket, n) for n in ((), (bucket.longest_segment,))]
-    fewer, more = map(adapter.attending_pairs, layouts)
+    timed: list[tuple[int, ...]] = [(), (bucket.longest_segment,)]
+    fewer, more = (adapter.attending_pairs(adapter.layout_of(bucket, n)) for n in timed)
     if fewer >= more:
         return 0.0
     # A long replay is timed once, and all costs hang on these: a host that is held up meanwhile
     # would make large buckets look free.
     short_ms, long_ms = (
-        min(runner.time_layout(bucket, layout) for _ in range(_TIMINGS)) for layout in layouts
+        min(runner.time_segments(bucket, n) for _ in range(_TIMINGS)) for n in timed
     )
     return max(0.0, (long_ms - short_ms) * 1e6 / (more - fewer))
 

@@ -39,7 +39,7 @@ class PreparedReplay:
         step: What is replayed.
         captured: Its graph.
         placement: Of its rows in the static inputs.
-        attention: Attention layout that fills the bucket.
+        attention: Attention layout that fills what is captured.
         copies: Of its results.
         label: Shown by profilers.
     """
@@ -72,7 +72,7 @@ class PreparedReplay:
             step,
             captured,
             adapter.place(captured.inputs, items, step.runs),
-            adapter.pad(step.bucket, adapter.segment_lengths(items, step.runs)),
+            adapter.pad(captured.shape, adapter.segment_lengths(items, step.runs)),
             tuple(_block_copies(step, captured, adapter, batch_tokens)),
             f"encoder replay {step.bucket.label}",
         )
@@ -95,7 +95,7 @@ def _block_copies(
     batch_tokens: int,
 ) -> Iterator[BlockCopy]:
     joined, blocks = joined_runs(step.runs), adapter.output_blocks
-    results = captured.results(blocks, step.bucket.num_tokens)
+    results = captured.results(blocks)
     for index, (block, result) in enumerate(zip(blocks, results, strict=True)):
         for source, target, num_tokens in joined:
             rows, at, to = (block.spec.rows(n) for n in (num_tokens, source, target))

@@ -24,7 +24,9 @@ class BucketReport(BaseModel):
     capture_ms: float | None = Field(None, description="Warm-up and capture, milliseconds.")
     replay_ms: float | None = Field(None, description="Median replay of a full bucket.")
     eager_ms: float | None = Field(None, description="Median eager run of the same full bucket.")
-    variant: str = Field("", description="Form that was fastest: library of matrix products.")
+    variant: str = Field(
+        "", description="Fastest form: library of matrix products, and tokens if room for more is."
+    )
     memory_bytes: int | None = Field(
         None, description="Device memory that its capture added, largest first; None: not measured."
     )

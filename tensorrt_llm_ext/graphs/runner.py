@@ -21,9 +21,10 @@ from .captured import (
     run_encoder,
     storage_bytes,
 )
+from .forms import BucketForms
 from .layout import AttentionLayout, EncoderItem, Replay
 from .prepared import PreparedReplay
-from .rehearsal import WarmUps, form_of, rehearse
+from .rehearsal import WarmUps, rehearse
 from .staging import HeldInputs
 from .variants import TIMED_RUNS, VariantChoices, settle
 
@@ -69,6 +70,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
             warmup_steps: Runs before a capture, see ``rehearsal.WarmUps``.
             enable_padding: Off: a step is replayed only at exactly its bucket's tokens.
         """
+        self._parts = adapter, metadata_provider, backend, encoder_fn
         self._encoder_fn = encoder_fn
         self._provider = metadata_provider
         self.adapter = adapter
@@ -129,9 +131,8 @@ class MultimodalEncoderGraphRunner(Generic[M]):
 
     def rehearse(self, buckets: Iterable[Bucket], *, eager: bool = True) -> None:
         """Runs a bucket of each form once, and eager ones if so, see ``rehearsal.rehearse``."""
-        parts = self.adapter, self._provider, self._backend, self._encoder_fn
         with plain_mode(self._device):
-            rehearse(buckets, *parts, self._eager_metadata if eager else None, self._device)
+            rehearse(buckets, *self._parts, self._eager_metadata if eager else None, self._device)
 
     def _capture_one(self, bucket: Bucket) -> CaptureTimes:
         adapter, backend = self.adapter, self._backend
@@ -139,40 +140,35 @@ class MultimodalEncoderGraphRunner(Generic[M]):
             self._arena_tokens = bucket.num_tokens  # the largest comes first
             self._inputs = adapter.allocate_inputs(bucket.num_tokens, self._device)
             self._outputs = adapter.allocate_outputs(bucket.num_tokens, self._device)
-        metadata = self._provider.build(bucket, adapter.num_segment_slots(bucket))
         full = adapter.layout_of(bucket, bucket.even_segments)
-        refresh = self._provider.refresh_in_place
-        refresh(metadata, adapter.layout_of(bucket))
         inputs = adapter.view_inputs(self._inputs, bucket)
-        outputs = adapter.view_outputs(self._outputs, bucket.num_tokens)
-
-        def body() -> None:
-            run_encoder(self._encoder_fn, inputs, metadata, into=outputs)
 
         def eager() -> None:
             run_encoder(self._encoder_fn, inputs, self._eager_metadata(full))
 
+        arenas, most = (self._inputs, self._outputs), 0 if self._exact else self._arena_tokens
+        forms = BucketForms(bucket, *self._parts, arenas, self._warm_ups, most)
         run, last = (bucket.num_tokens, full), self._last_eager
         known = last[1] if last and last[0] == run else None  # of a twin for other segments
         eager_ms = backend.time_ms(eager, repeats=1) if known is None else known
-        due = partial(self._warm_ups.due, bucket.num_tokens, form_of(metadata))
-        best = self.choices.capture(bucket, backend, body, due, partial(refresh, metadata, full))
-        addresses = addresses_of(metadata, self._provider.graph_critical_attrs)
-        parts = best.graph, best.region, inputs, outputs, metadata, addresses
-        self._captured[bucket] = CapturedBucket(*parts)
+        best = self.choices.capture(bucket, backend, forms.makers())
+        site = forms.site(best.form.shape)
+        addresses = addresses_of(site.metadata, self._provider.graph_critical_attrs)
+        self._captured[bucket] = CapturedBucket(best.graph, best.form.region, *site, addresses)
         again = eager if known is None else None
         times = settle(backend, best.graph.replay, again, (best.replay_ms, eager_ms))
         self._last_eager = run, times[1]
-        return CaptureTimes(best.capture_ms, *times, backend.accelerated, variant=best.variant)
+        return CaptureTimes(best.capture_ms, *times, backend.accelerated, variant=best.form.name)
 
     def self_check(self, bucket: Bucket) -> list[str]:
         """Outputs of a bucket whose replay on random inputs is not the eager run's, bit for bit."""
         with self._backend.session(), plain_mode(self._device):
             return self._captured[bucket].differs_from_eager()
 
-    def time_layout(self, bucket: Bucket, layout: AttentionLayout) -> float:
-        """Milliseconds of a replay of a bucket whose attention has a layout that fills it."""
+    def time_segments(self, bucket: Bucket, segments: tuple[int, ...]) -> float:
+        """Milliseconds of a replay of a bucket that holds segments of these lengths."""
         captured = self._captured[bucket]
+        layout = self.adapter.layout_of(captured.shape, segments)
         with self._backend.session(), plain_mode(self._device):
             captured.refresh(layout, self._provider.refresh_in_place)
             return self._backend.time_ms(captured.graph.replay, repeats=TIMED_RUNS)
@@ -231,7 +227,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
             self._backend.session(),
             plain_mode(self._device),
         ):
-            self._held.stage(prepared.placement, bucket.num_tokens, items)
+            self._held.stage(prepared.placement, captured.shape.num_tokens, items)
             captured.refresh(prepared.attention, self._provider.refresh_in_place)
             (captured.body if uncaptured else captured.graph.replay)()
             prepared.collect(sinks())

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which form of a bucket is fastest: tried when it is captured, remembered on disk.
 
-A backend can capture the same region in several forms (today: by the library that multiplies
-matrices). None is fastest for all shapes, and which one is can only be measured.
+The same region can be captured in several forms: by the library that multiplies matrices, and with
+room for a few more rows. None is fastest for all shapes, and which one is can only be measured.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,62 +69,68 @@ def cache_dir() -> Path:
     return Path(chosen) if chosen else Path.home() / ".cache" / "tensorrt_llm_ext"
 
 
+class Form(NamedTuple):
+    """A way to capture a bucket.
+
+    Attributes:
+        name: Its name.
+        shape: What it has room for: the bucket, or a few tokens more.
+        region: What is captured.
+        warm_ups: Tells how often the region has to run before; asked once.
+        before_timing: Brings in the work that replays are timed with.
+    """
+
+    name: str
+    shape: Bucket
+    region: Callable[[], None]
+    warm_ups: Callable[[], int]
+    before_timing: Callable[[], None]
+
+
 class Captured(NamedTuple):
-    """The fastest form of a region.
+    """The fastest form of a bucket.
 
     Attributes:
         graph: Its recording.
-        region: The same, not recorded.
-        variant: Its name.
+        form: What was recorded.
         capture_ms: Its warm-up and capture, milliseconds.
         replay_ms: A replay, milliseconds.
         search_seconds: What the other forms took.
     """
 
     graph: CapturedGraph
-    region: Callable[[], None]
-    variant: str
+    form: Form
     capture_ms: float
     replay_ms: float
     search_seconds: float
 
 
-def capture_fastest(
-    backend: GraphBackend,
-    body: Callable[[], None],
-    variants: Sequence[str],
-    warm_ups: Callable[[str], int],
-    before_timing: Callable[[], None],
-) -> Captured:
-    """Captures a region in several forms and keeps the fastest.
+def capture_fastest(backend: GraphBackend, forms: Iterable[Form]) -> Captured:
+    """Captures a bucket in several forms and keeps the fastest.
 
     Args:
         backend: Records and times.
-        body: The region.
-        variants: Forms to try, the usual one first.
-        warm_ups: Form -> runs before its capture.
-        before_timing: Brings in the work that replays are timed with.
+        forms: To try, the usual one first.
 
     Returns:
         The fastest; the others have given their memory back.
     """
     best: Captured | None = None
     search_start = time.perf_counter()
-    for variant in variants:
-        region = partial(_in_variant, backend, variant, body)
+    for form in forms:
         start = time.perf_counter()
-        graph = backend.capture(region, warmup_steps=warm_ups(variant))
+        graph = backend.capture(form.region, warmup_steps=form.warm_ups())
         end = time.perf_counter()
         if best is None:
             search_start = end
-        before_timing()
+        form.before_timing()
         replay_ms = backend.time_ms(graph.replay, repeats=_repeats(backend))
         if best is not None and replay_ms >= WORTH_CHANGING * best.replay_ms:
             graph.reset()
             continue
         if best is not None:
             best.graph.reset()
-        best = Captured(graph, region, variant, (end - start) * 1e3, replay_ms, 0.0)
+        best = Captured(graph, form, (end - start) * 1e3, replay_ms, 0.0)
     if best is None:
         raise ValueError("there has to be a form to capture")
     return best._replace(search_seconds=time.perf_counter() - search_start)
@@ -167,11 +172,6 @@ def settle(
 
 def _repeats(backend: GraphBackend) -> int:
     return TIMED_RUNS if backend.accelerated else 1
-
-
-def _in_variant(backend: GraphBackend, variant: str, body: Callable[[], None]) -> None:
-    with backend.in_variant(variant):
-        body()
 
 
 class VariantChoices:
@@ -217,18 +217,19 @@ class VariantChoices:
         return tuple(variants) if self._left > 0 else tuple(variants[:1])
 
     def capture(
-        self,
-        bucket: Bucket,
-        backend: GraphBackend,
-        body: Callable[[], None],
-        warm_ups: Callable[[str], int],
-        before_timing: Callable[[], None],
+        self, bucket: Bucket, backend: GraphBackend, forms: Mapping[str, Callable[[], Form]]
     ) -> Captured:
-        """Captures a bucket in its fastest form; see ``capture_fastest``."""
-        variants = self.candidates(bucket, backend.variants(bucket.num_tokens))
-        best = capture_fastest(backend, body, variants, warm_ups, before_timing)
-        if len(variants) > 1:
-            self.note(bucket, best.variant, best.search_seconds)
+        """Captures a bucket in its fastest form.
+
+        Args:
+            bucket: The shape.
+            backend: Records and times.
+            forms: Makes each by name, the usual one first; those that are tried are made.
+        """
+        names = self.candidates(bucket, tuple(forms))
+        best = capture_fastest(backend, (forms[name]() for name in names))
+        if len(names) > 1:
+            self.note(bucket, best.form.name, best.search_seconds)
         return best
 
     def note(self, bucket: Bucket, variant: str, seconds: float) -> None:

@@ -76,7 +76,7 @@ def _launch(
 
 @jit
 def _times_logistic(x, exponent):
-    """x / (1 + 2^-exponent): all three activations are that.
+    """Computes x / (1 + 2^-exponent), as all three activations are.
 
     A reciprocal by the square of a reciprocal root: a division takes five instructions more, and
     instructions are what these kernels wait for.

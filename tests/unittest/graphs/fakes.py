@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -210,8 +209,6 @@ class SpyBackend(StaticGraphBackend):
 
 def _tokens_of(body: Any) -> int:
     """Rows of the first static input that a body closes over: tokens, but for other encoders."""
-    if isinstance(body, partial):  # that chooses the variant
-        body = body.args[-1]
     cells = {
         name: cell.cell_contents
         for name, cell in zip(body.__code__.co_freevars, body.__closure__, strict=True)

@@ -310,7 +310,10 @@ def test_first_launch_is_left_out_of_a_time(
 
 
 def test_what_runs_on_the_capture_stream_finds_its_workspaces_kept(monkeypatch):
-    """A first product there would have them made where anybody gets memory from."""
+    """A first product there would have them made where anybody gets memory from.
+
+    So would the first eager one, in a block that cannot be given back any more.
+    """
     log = []
 
     class Stream(SimpleNamespace):
@@ -330,6 +333,7 @@ def test_what_runs_on_the_capture_stream_finds_its_workspaces_kept(monkeypatch):
     monkeypatch.setattr(backends, "keep_workspaces", lambda device: log.append(f"kept on {device}"))
     backends.CudaGraphBackend(torch.device("cpu")).run(lambda: log.append("body"))
     assert log == [
+        "kept on cpu",
         "own waits for caller's",
         "on own",
         "kept on cpu",

@@ -481,7 +481,7 @@ def test_whatever_an_encoder_raises_goes_eager(accelerated, monkeypatch):
     ("broken", "what"),
     [
         ("self_check", "check of bucket 256x4 failed: RuntimeError: an illegal address"),
-        ("time_layout", "timing of attention failed: RuntimeError: an illegal address"),
+        ("time_segments", "timing of attention failed: RuntimeError: an illegal address"),
     ],
 )
 def test_failure_of_what_is_captured_already_goes_eager_too(broken, what, monkeypatch):

@@ -9,13 +9,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from tensorrt_llm_ext.graphs.buckets import Bucket
 from tensorrt_llm_ext.graphs.captured import CapturedBucket, addresses_of
+
+BUCKET = Bucket(64, 4)
 
 
 def test_an_equal_layout_is_not_brought_in_again():
     metadata = SimpleNamespace(lengths=torch.zeros(2, dtype=torch.int32))
     addresses = {"lengths": metadata.lengths.data_ptr()}
-    bucket = CapturedBucket(None, None, {}, {}, metadata, addresses)
+    bucket = CapturedBucket(None, None, BUCKET, {}, {}, metadata, addresses)
     brought = []
 
     def refresh(metadata, layout):
@@ -32,7 +35,7 @@ def test_every_tensor_that_moved_is_named():
         lengths=torch.zeros(2, dtype=torch.int32), tiles=torch.zeros(3, dtype=torch.int32)
     )
     names = ["lengths", "tiles"]
-    bucket = CapturedBucket(None, None, {}, {}, metadata, addresses_of(metadata, names))
+    bucket = CapturedBucket(None, None, BUCKET, {}, {}, metadata, addresses_of(metadata, names))
     bucket.refresh((4, 4), lambda metadata, layout: metadata.tiles.fill_(1))
     for name in names:
         kept = getattr(metadata, name)

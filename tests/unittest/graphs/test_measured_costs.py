@@ -231,7 +231,8 @@ class Timed:
         self.per_pair = per_pair
         self.buckets: list[Bucket] = []
 
-    def time_layout(self, bucket: Bucket, layout: tuple[int, ...]) -> float:
+    def time_segments(self, bucket: Bucket, segments: tuple[int, ...]) -> float:
+        layout = self.adapter.layout_of(bucket, segments)
         assert sum(layout) == bucket.num_tokens
         assert len(layout) <= self.adapter.num_segment_slots(bucket)
         self.buckets.append(bucket)
@@ -259,8 +260,8 @@ def test_a_host_that_was_held_up_once_changes_nothing(held_up):
     """Buckets of 16384 tokens would seem to take no time without attention: all would go there."""
     runner: Any = Timed()
     delays = [1000.0 * (i == held_up) for i in range(4)]
-    plain = runner.time_layout
-    runner.time_layout = lambda *args: plain(*args) + delays.pop(0)
+    plain = runner.time_segments
+    runner.time_segments = lambda *args: plain(*args) + delays.pop(0)
     assert attention_ns(runner, [Bucket(16384, 64)]) == pytest.approx(NS_PER_PAIR)
     assert delays == []
 

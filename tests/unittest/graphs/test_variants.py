@@ -8,6 +8,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,7 @@ from tensorrt_llm_ext.graphs.costs import timed_pairs
 from tensorrt_llm_ext.graphs.static_backend import StaticGraphBackend
 from tensorrt_llm_ext.graphs.variants import (
     WORTH_CHANGING,
+    Form,
     VariantChoices,
     cache_dir,
     capture_fastest,
@@ -69,14 +71,17 @@ class TimedBackend(StaticGraphBackend):
         return self.milliseconds[body.__self__.form]
 
 
-def capture(backend: TimedBackend, forms: tuple[str, ...]) -> Any:
-    def body() -> None:
-        backend.ran.append(backend.form)
-        torch.zeros(2).add_(1)
+def made(backend: TimedBackend, name: str, warm_ups: int = 1) -> Form:
+    def region() -> None:
+        with backend.in_variant(name):
+            backend.ran.append(backend.form)
+            torch.zeros(2).add_(1)
 
-    return capture_fastest(
-        backend, body, forms, lambda variant: 1, lambda: backend.ran.append("filled")
-    )
+    return Form(name, BUCKET, region, lambda: warm_ups, lambda: backend.ran.append("filled"))
+
+
+def capture(backend: TimedBackend, forms: tuple[str, ...]) -> Any:
+    return capture_fastest(backend, [made(backend, name) for name in forms])
 
 
 @pytest.mark.parametrize(
@@ -93,10 +98,13 @@ def test_the_fastest_form_is_kept(usual: float, other: float, kept: str) -> None
     """Another form has to be faster than the usual one by more than timings differ."""
     backend = TimedBackend(usual=usual, other=other)
     best = capture(backend, FORMS)
-    assert (best.variant, best.replay_ms) == (kept, min(usual, other) if kept == "other" else usual)
+    assert (best.form.name, best.replay_ms) == (
+        kept,
+        min(usual, other) if kept == "other" else usual,
+    )
     assert backend.kept == [kept]
     assert backend.ran == [*["usual"] * 2, "filled", *["other"] * 2, "filled"]
-    best.region()  # what is not captured runs in the same form
+    best.form.region()  # what is not captured runs in the same form
     assert backend.ran[-1] == kept
 
 
@@ -132,22 +140,18 @@ def test_time_of_a_capture_is_that_of_the_form_that_is_kept(
     now = [5.0]
     monkeypatch.setattr(variants.time, "perf_counter", lambda: now[-1])
     best = capture(Slow(usual=1.5, other=other), FORMS)
-    assert (best.variant, best.capture_ms) == (kept, pytest.approx(capture_ms))
+    assert (best.form.name, best.capture_ms) == (kept, pytest.approx(capture_ms))
 
 
 def test_each_form_has_warm_ups_of_its_own() -> None:
-    def body() -> None:
-        backend.ran.append(backend.form)
-        torch.zeros(2).add_(1)
-
     backend = TimedBackend(usual=1.0, other=2.0)
-    capture_fastest(backend, body, FORMS, {"usual": 0, "other": 2}.__getitem__, lambda: None)
-    assert backend.ran == ["usual", *["other"] * 3]  # one of each to record
+    capture_fastest(backend, [made(backend, "usual", 0), made(backend, "other", 2)])
+    assert backend.ran == ["usual", "filled", *["other"] * 3, "filled"]  # one of each to record
 
 
 def test_one_form_is_not_searched() -> None:
     backend = TimedBackend(usual=1.0)
-    assert capture(backend, ("usual",)).variant == "usual"
+    assert capture(backend, ("usual",)).form.name == "usual"
     with pytest.raises(ValueError, match="a form to capture"):
         capture(backend, ())
 
@@ -161,16 +165,13 @@ def test_replays_are_timed_more_than_once_where_times_decide(accelerated, repeat
 
 
 def test_only_a_choice_among_several_is_noted() -> None:
-    def body() -> None:
-        backend.ran.append(backend.form)
-        torch.zeros(2).add_(1)
-
     choices = VariantChoices("abc", search_seconds=10)
     for bucket, backend in (
         (BUCKET, TimedBackend(usual=2.0, other=1.0)),
         (Bucket(32, 4), TimedBackend(usual=2.0)),
     ):
-        choices.capture(bucket, backend, body, lambda variant: 1, lambda: None)
+        forms = {name: partial(made, backend, name) for name in backend.milliseconds}
+        choices.capture(bucket, backend, forms)
     assert choices.candidates(BUCKET, FORMS) == ("other",)
     assert choices.candidates(Bucket(32, 4), FORMS) == FORMS
 
@@ -387,7 +388,7 @@ def overtaken(
     many = many or dict(buckets)
     runner: Any = SimpleNamespace(
         adapter=SimpleNamespace(layout_of=lambda bucket, segments: segments),
-        time_layout=lambda bucket, segments: many[bucket],
+        time_segments=lambda bucket, segments: many[bucket],
         choices=VariantChoices("abc", search_seconds=10),
     )
     config = MultimodalEncoderCudaGraphConfig(max_batch_size=8)
@@ -434,13 +435,13 @@ def test_many_short_segments_are_timed_before_a_bucket_for_any_replaces_theirs()
 def test_many_segments_are_as_many_as_fit() -> None:
     asked = []
 
-    def time_layout(bucket: Bucket, segments: tuple[int, ...]) -> float:
+    def time_segments(bucket: Bucket, segments: tuple[int, ...]) -> float:
         asked.append((bucket, segments))
         return 1.0
 
     runner: Any = SimpleNamespace(
         adapter=SimpleNamespace(layout_of=lambda bucket, segments: segments),
-        time_layout=time_layout,
+        time_segments=time_segments,
         choices=VariantChoices("abc", search_seconds=10),
     )
     judge = _Judge(runner, MultimodalEncoderCudaGraphConfig(max_batch_size=8), "image")

@@ -1,0 +1,108 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The tensorrt_llm_ext authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a bucket can be captured as: by each library, in its own shape or one with more room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from .adapter import EncoderGraphIOAdapter, EncoderMetadataProvider, Tensors
+from .backends import GraphBackend
+from .buckets import Bucket
+from .captured import EncoderFn, run_encoder
+from .rehearsal import WarmUps, form_of
+from .variants import Form
+
+
+class Site(NamedTuple):
+    """Where a shape runs.
+
+    Attributes:
+        shape: The shape.
+        inputs: Its part of the static inputs, by name: [rows, *shape], dtype of the spec.
+        outputs: Its part of the static outputs, likewise.
+        metadata: Attention metadata of its own.
+    """
+
+    shape: Bucket
+    inputs: Tensors
+    outputs: Tensors
+    metadata: Any
+
+
+class BucketForms:
+    """The forms of one bucket."""
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        adapter: EncoderGraphIOAdapter,
+        provider: EncoderMetadataProvider[Any],
+        backend: GraphBackend,
+        encoder_fn: EncoderFn,
+        arenas: tuple[Tensors, Tensors],
+        warm_ups: WarmUps,
+        most_tokens: int,
+    ) -> None:
+        """Lays nothing out yet.
+
+        Args:
+            bucket: What is to be captured.
+            adapter: Shapes and buffers.
+            provider: Builds the attention metadata.
+            backend: Records and times.
+            encoder_fn: The encoder.
+            arenas: Static inputs and outputs of the largest bucket.
+            warm_ups: What has run before.
+            most_tokens: Of a shape with more room; 0: there is none.
+        """
+        self._bucket = bucket
+        self._adapter = adapter
+        self._provider = provider
+        self._backend = backend
+        self._encoder_fn = encoder_fn
+        self._arenas = arenas
+        self._warm_ups = warm_ups
+        more = adapter.roomier(bucket) if backend.accelerated else None
+        fits = more is not None and more.num_tokens <= most_tokens
+        self.shapes = (bucket, more) if more is not None and fits else (bucket,)
+        self._sites: dict[Bucket, Site] = {}
+
+    def makers(self) -> dict[str, Callable[[], Form]]:
+        """Makes each form by name, the usual one first."""
+        return {
+            f"{variant}{self._more(shape)}": partial(self._form, shape, variant)
+            for shape in self.shapes
+            for variant in self._backend.variants(shape.num_tokens)
+        }
+
+    def _more(self, shape: Bucket) -> str:
+        return "" if shape == self._bucket else f", {shape.num_tokens} tokens"
+
+    def site(self, shape: Bucket) -> Site:
+        """Where one of the shapes runs, laid out when it is first asked for."""
+        if shape not in self._sites:
+            self._sites[shape] = self._lay_out(shape)
+        return self._sites[shape]
+
+    def _lay_out(self, shape: Bucket) -> Site:
+        adapter, (inputs, outputs) = self._adapter, self._arenas
+        metadata = self._provider.build(shape, adapter.num_segment_slots(shape))
+        self._provider.refresh_in_place(metadata, adapter.layout_of(shape))
+        views = adapter.view_inputs(inputs, shape)
+        return Site(shape, views, adapter.view_outputs(outputs, shape.num_tokens), metadata)
+
+    def _form(self, shape: Bucket, variant: str) -> Form:
+        _, inputs, outputs, metadata = self.site(shape)
+        backend, encoder_fn = self._backend, self._encoder_fn
+
+        def region() -> None:
+            with backend.in_variant(variant):
+                run_encoder(encoder_fn, inputs, metadata, into=outputs)
+
+        full = self._adapter.layout_of(shape, self._bucket.even_segments)
+        due = partial(self._warm_ups.due, shape.num_tokens, form_of(metadata), variant)
+        fill = partial(self._provider.refresh_in_place, metadata, full)
+        return Form(f"{variant}{self._more(shape)}", shape, region, due, fill)
