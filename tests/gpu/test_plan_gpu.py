@@ -24,7 +24,7 @@ from tensorrt_llm_ext.towers.planning import plan_encoder_cuda_graphs
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
-TOLERANCE = 0.25
+TOLERANCE = 0.1
 
 
 def config_of(name: str, cap: int) -> MultimodalConfig:
