@@ -66,8 +66,9 @@ class BucketForms:
         self._arenas = arenas
         self._warm_ups = warm_ups
         more = adapter.roomier(bucket) if backend.accelerated else None
-        fits = more is not None and more.num_tokens <= most_tokens
-        self.shapes = (bucket, more) if more is not None and fits else (bucket,)
+        self.shapes: tuple[Bucket, ...] = (bucket,)
+        if more is not None and more.num_tokens <= most_tokens:
+            self.shapes += (more,)
         self._sites: dict[Bucket, Site] = {}
 
     def makers(self) -> dict[str, Callable[[], Form]]:

@@ -130,6 +130,29 @@ def test_there_are_no_more_tokens(faster: int, entry: dict[str, Any]) -> None:
     assert {line.variant for line in tower._report.buckets} == {"default"}
 
 
+def test_the_buffers_may_be_no_larger_than_that() -> None:
+    _, backend = captured(buckets=[(512, 4), (520, 4)])
+    assert backend.captured == [520, 512, 520]
+
+
+def test_each_is_warmed_up_and_recorded_with_slack_alone() -> None:
+    """One segment of a whole bucket would keep a GPU busy for nothing."""
+    seen: dict[int, set[tuple[int, ...]]] = {}
+
+    class Watched(FakeTower):
+        def encoder_forward(self, inputs: Any, metadata: Any) -> Any:
+            lengths = getattr(metadata, "segment_lengths", ())
+            seen.setdefault(len(inputs["x"]), set()).add(tuple(lengths))
+            return super().encoder_forward(inputs, metadata)
+
+    tower = Watched()
+    tower.configure_encoder_cuda_graph(graph_config(buckets=BUCKETS))
+    tower.setup_attn_metadata(max_num_tokens=1024)
+    tower.capture_encoder_cuda_graphs(SpyBackend(accelerated=True, times=times(520)))
+    assert (130,) * 4 in seen[520]
+    assert (128,) * 4 in seen[512]
+
+
 def test_only_where_times_mean_something() -> None:
     backend = SpyBackend(times=times(520))
     captured_tower(1024, backend, buckets=BUCKETS)
