@@ -176,12 +176,14 @@ def test_the_choice_is_remembered() -> None:
 @pytest.mark.parametrize(
     ("unit", "tokens", "roomier"),
     [
+        (1, 257, 265),
         (1, 1040, 1048),
+        (3, 300, 309),
         (4, 260, 268),
         (16, 512, 528),
         (4, 256, None),
         (4, 4096, 4104),
-        (4, 4100, None),
+        (1, 4097, None),
     ],
 )
 def test_more_tokens_are_whole_merge_units(unit: int, tokens: int, roomier: int | None) -> None:
