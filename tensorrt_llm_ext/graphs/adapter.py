@@ -71,7 +71,7 @@ class EncoderGraphTensorSpec(NamedTuple):
 
 
 class EncoderMetadataProvider(Protocol[M]):
-    """Builds the attention metadata of a bucket once, and refreshes it in place.
+    """Builds the attention metadata of a captured shape once, and refreshes it in place.
 
     Attributes:
         graph_critical_attrs: Names of the metadata's tensors that captured kernels read. Their
@@ -84,7 +84,7 @@ class EncoderMetadataProvider(Protocol[M]):
         ...
 
     def build(self, bucket: Bucket, num_segments: int) -> M:
-        """Metadata sized from the bucket and its segment slots (slack segments included)."""
+        """Metadata sized from a shape and its segment slots (slack segments included)."""
         ...
 
     def refresh_in_place(self, metadata: M, segment_lengths: AttentionLayout) -> None:
@@ -114,7 +114,8 @@ class EncoderGraphIOAdapter(abc.ABC):
 
         Libraries choose kernels for matrix products by their rows, and not evenly: on an H200,
         Qwen3-VL-8B takes 6 % less time for 1928 tokens than for 1920, and 13 % more for 1032 than
-        for 1024.
+        for 1024. The encoder's region then runs at that number of tokens; requests, packing and
+        reports know the bucket alone.
         """
         return None
 
@@ -322,7 +323,8 @@ class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
         if bucket.num_tokens not in _ROWS_MATTER:
             return None
         more = _FEW_MORE + -_FEW_MORE % self.unit
-        return bucket._replace(num_tokens=bucket.num_tokens + more)
+        # No segment is longer than before: attention stays shaped for those of the bucket.
+        return Bucket(bucket.num_tokens + more, bucket.max_segments, bucket.longest_segment)
 
     def _slack_segment(self, bucket: Bucket) -> int:
         """Tokens of a slack piece: short, because attention in it is wasted work."""

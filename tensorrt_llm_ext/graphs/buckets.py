@@ -51,7 +51,7 @@ class Bucket(NamedTuple):
     """A captured shape.
 
     Attributes:
-        num_tokens: Encoder rows (before any merger) of the captured region.
+        num_tokens: Encoder rows (before any merger) that it serves.
         max_segments: Most real segments it serves; any number up to it can be replayed.
         max_segment_len: Longest segment baked into the capture by the attention backend, or that
             its attention is shaped for; ``None`` when it takes any.

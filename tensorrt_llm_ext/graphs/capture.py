@@ -180,11 +180,12 @@ class _Judge:
     def _overtaking(self, bucket: Bucket, times: CaptureTimes) -> Bucket | None:
         """A bucket that replaces one at no cost: time does not grow evenly with the tokens."""
         load = Load(bucket.num_tokens, bucket.max_segments, bucket.longest_segment)
+        timed = self._runner.time_segments
         for other, its in self._kept.items():
             if other.rejects(load) is not None or its.replay_ms > AS_FAST * times.replay_ms:
                 continue
             if timed_pairs(other) < timed_pairs(bucket):  # explicit ones: it had less to do
-                same_ms = self._time(other, bucket.even_segments)
+                same_ms = timed(other, bucket.even_segments)
                 if same_ms > AS_FAST * times.replay_ms:
                     continue
             if not bucket.for_short_segments or other.for_short_segments:
@@ -192,12 +193,9 @@ class _Judge:
             # They were timed with few segments, and this one is for as many as it has room for.
             size = min(bucket.longest_segment, max(1, bucket.num_tokens // bucket.max_segments))
             many = (size,) * min(bucket.max_segments, bucket.num_tokens)
-            if self._time(other, many) <= AS_FAST * self._time(bucket, many):
+            if timed(other, many) <= AS_FAST * timed(bucket, many):
                 return other
         return None
-
-    def _time(self, bucket: Bucket, segments: tuple[int, ...]) -> float:
-        return self._runner.time_segments(bucket, segments)
 
 
 def _as_fast(other: Bucket, bucket: Bucket) -> str:

@@ -30,7 +30,7 @@ def library(name: str) -> Iterator[None]:
 
 
 def keep_workspaces(device: torch.device) -> None:
-    """Has the current stream's workspaces in memory that nobody else can get.
+    """Has the current stream's workspaces in memory that nobody else can get or has a part of.
 
     Graphs know them by address, and torch gives them back whenever somebody asks: its compiler does
     around graphs of its own. The memory would then be somebody else's, or unmapped.

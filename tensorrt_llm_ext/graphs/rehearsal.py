@@ -44,7 +44,8 @@ class WarmUps:
         """Runs before the next capture, which from now on count as done.
 
         Args:
-            num_tokens: Of the bucket, which was timed eagerly.
+            num_tokens: Of the shape. An eager run counts, though a shape with room for more than
+                its bucket had none.
             form: Of its attention. That of the eager run may be another.
             variant: Form of the region.
         """

@@ -39,7 +39,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
     """Graphs of one encoder.
 
     One arena of static inputs and one of static outputs, made for the largest bucket, serve all
-    buckets; each graph works on the first rows. Metadata is built per bucket, sized from it, and
+    buckets; each graph works on the first rows. Metadata is built per captured shape, and
     refreshed in place. Every bound that a capture bakes is checked in ``prepare``, through
     ``Bucket.rejects``, and nowhere else.
     """
@@ -154,7 +154,10 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         best = self.choices.capture(bucket, backend, forms.makers())
         site = forms.site(best.form.shape)
         addresses = addresses_of(site.metadata, self._provider.graph_critical_attrs)
-        self._captured[bucket] = CapturedBucket(best.graph, best.form.region, *site, addresses)
+        captured = CapturedBucket(
+            best.graph, best.form.region, **site._asdict(), addresses=addresses
+        )
+        self._captured[bucket] = captured
         again = eager if known is None else None
         times = settle(backend, best.graph.replay, again, (best.replay_ms, eager_ms))
         self._last_eager = run, times[1]

@@ -67,7 +67,7 @@ class HeldInputs:
 
         Args:
             placement: Of the step.
-            num_tokens: Tokens of the bucket: rows behind the step's, up to these, will be zeros.
+            num_tokens: Of what is captured: rows behind the step's, up to these, will be zeros.
             items: The batch.
         """
         if self._writes != self._count_writes():

@@ -32,6 +32,7 @@ _CLEARLY = 2.0
 _EQUAL = 1.05
 _REPLACED = "replaced"  # in a file of choices: no bucket has that name
 _NOTHING = ""  # replaces a bucket that is kept
+_MEASURED = 2  # goes up when kernels or forms change: what was measured with others does not hold
 WORTH_CHANGING = 0.99
 """A form has to be faster than the first by this factor: timings are no better than that."""
 
@@ -53,6 +54,7 @@ def signature_of(module: nn.Module, device: torch.device, region: str) -> str:
     weights = [(n, list(p.shape), str(p.dtype)) for n, p in module.named_parameters()]
     facts = [
         __version__,
+        _MEASURED,
         region,
         name,
         torch.__version__,
@@ -209,9 +211,9 @@ class VariantChoices:
             variants: All forms there are, the usual one first.
 
         Returns:
-            The one that is known to be fastest; all of them while there is time; the first.
+            The one that is known to be the fastest of them; all while there is time; the first.
         """
-        known = self._known.get(_key(bucket), "")  # no form has that name
+        known = self._known.get(_offer(bucket, variants), "")  # no form has that name
         if known in variants:
             return (known,)
         return tuple(variants) if self._left > 0 else tuple(variants[:1])
@@ -229,18 +231,19 @@ class VariantChoices:
         names = self.candidates(bucket, tuple(forms))
         best = capture_fastest(backend, (forms[name]() for name in names))
         if len(names) > 1:
-            self.note(bucket, best.form.name, best.search_seconds)
+            self.note(bucket, names, best.form.name, best.search_seconds)
         return best
 
-    def note(self, bucket: Bucket, variant: str, seconds: float) -> None:
-        """Remembers a choice among several.
+    def note(self, bucket: Bucket, variants: Sequence[str], variant: str, seconds: float) -> None:
+        """Remembers a choice among several, which says nothing of a choice among others.
 
         Args:
             bucket: The shape.
-            variant: Its fastest form.
+            variants: Forms that were tried.
+            variant: The fastest.
             seconds: What trying the others took.
         """
-        self._known[_key(bucket)] = variant
+        self._known[_offer(bucket, variants)] = variant
         self._left -= seconds
 
     def replacement(self, bucket: Bucket, kept: Iterable[Bucket]) -> Bucket | None:
@@ -294,6 +297,10 @@ class VariantChoices:
 
 def _key(bucket: Bucket) -> str:
     return f"{bucket.num_tokens}x{bucket.max_segments}x{bucket.max_segment_len}"
+
+
+def _offer(bucket: Bucket, variants: Sequence[str]) -> str:
+    return f"{_key(bucket)} as {' | '.join(variants)}"
 
 
 def _read(path: Path) -> tuple[dict[str, str], dict[str, str]]:

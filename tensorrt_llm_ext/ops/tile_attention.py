@@ -161,8 +161,10 @@ def attend_tiles(
     bulk = shape.bulk_copies and _has_bulk_copies(q.device)
     strides = [x.stride(0) // _ALIGNED for x in flat]
     sources: list[Any] = []
-    for x, rows in zip(flat, (shape.queries, shape.keys, shape.keys), strict=True):
-        sources += _sources(x, rows, main, rest) if bulk else (x, x)
+    bulk_queries = bulk and shape.bulk_queries
+    copies = ((shape.queries, bulk_queries), (shape.keys, bulk), (shape.keys, bulk))
+    for x, (rows, in_bulk) in zip(flat, copies, strict=True):
+        sources += _sources(x, rows, main, rest) if in_bulk else (x, x)
     launch(
         _tile_kernel,
         (heads, tiles.shape[0]),
@@ -180,7 +182,7 @@ def attend_tiles(
         QUERIES=shape.queries,
         KEYS=shape.keys,
         BULK=bulk,
-        BULK_QUERIES=bulk and shape.bulk_queries,
+        BULK_QUERIES=bulk_queries,
         num_warps=shape.num_warps,
         num_stages=shape.num_stages,
     )

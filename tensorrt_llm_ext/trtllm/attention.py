@@ -3,7 +3,7 @@
 """Upstream's TRTLLM or FlashInfer attention inside our towers, for who chooses it.
 
 ``TRTLLM_EXT_VISION_ATTENTION=TRTLLM`` (or ``FLASHINFER``) puts upstream's attention where ours
-would be. Its metadata are then upstream's: one object a bucket, made for the bucket's sizes and
+would be. Its metadata are then upstream's: one object a captured shape, made for its sizes and
 refreshed in place; the runner captures the largest bucket first, so that a workspace which all
 share has its final size before the others, and checks that nothing a graph reads has moved. What
 the backend bakes into a capture, the longest segment, is the bucket's bound.

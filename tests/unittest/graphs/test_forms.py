@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -165,12 +167,104 @@ def test_slower_ones_are_given_back() -> None:
     assert {line.variant for line in tower._report.buckets} == {"default"}
 
 
-def test_the_choice_is_remembered() -> None:
+@pytest.mark.parametrize(
+    "between", [{}, {"enable_padding": False}, {"buckets": [(512, 4)]}], ids=str
+)
+def test_the_choice_is_remembered(between: dict[str, Any]) -> None:
+    """Starts of another configuration, which has no such form, neither take nor undo it."""
+    captured(faster=1, buckets=[(512, 4)])
     captured()
+    captured(faster=1, **between)
     tower, backend = captured(faster=512)  # not measured again
     assert backend.captured == [1024, 520]
     item = make_item((512,))
     assert_outputs(tower, [item], tower.encode([item]))
+
+
+class TwoLibraries(SpyBackend):
+    """Has another library up to 1024 tokens, which is faster there; notes what runs in which."""
+
+    def __init__(self) -> None:
+        super().__init__(accelerated=True)
+        self.library = "none"
+        self.metadata: dict[int, Any] = {}
+        self.ran: list[tuple[int, str]] = []
+        self.recorded: list[tuple[int, str]] = []
+        self.runs: list[int] = []  # of each that is recorded, warm-ups included
+        self.timed: list[tuple[int, ...]] = []
+
+    def variants(self, num_tokens: int) -> tuple[str, ...]:
+        return ("usual", "other") if num_tokens <= 1024 else ("usual",)
+
+    @contextlib.contextmanager
+    def in_variant(self, variant: str) -> Iterator[None]:
+        self.library = variant
+        yield
+        self.library = "none"
+
+    def capture(self, body: Any, *, warmup_steps: int) -> Any:
+        self.ran.clear()
+        graph = super().capture(body, warmup_steps=warmup_steps)
+        self.recorded.append(self.ran[-1])
+        self.runs.append(len(self.ran))
+        graph.replay.recorded = self.ran[-1]
+        return graph
+
+    def time_ms(self, body: Any, *, repeats: int) -> float:
+        super().time_ms(body, repeats=repeats)
+        if not hasattr(body, "recorded"):
+            return 99.0
+        tokens, library = body.recorded
+        self.timed.append(tuple(self.metadata[tokens].segment_lengths))
+        return {"usual": 2.0, "other": 1.0}[library]
+
+
+class Noting(FakeTower):
+    """Tells its backend what it runs on, and with what."""
+
+    def __init__(self, backend: TwoLibraries) -> None:
+        super().__init__()
+        self.backend = backend
+
+    def encoder_forward(self, inputs: Any, metadata: Any) -> Any:
+        if self.backend.library != "none":  # an eager run has metadata of its own
+            self.backend.ran.append((len(inputs["x"]), self.backend.library))
+            self.backend.metadata[len(inputs["x"])] = metadata
+        return super().encoder_forward(inputs, metadata)
+
+
+def noting(buckets: list[tuple[int, int]]) -> tuple[Noting, TwoLibraries]:
+    backend = TwoLibraries()
+    tower = Noting(backend)
+    entry = {"prune_slower_than_eager": False, "warmup_steps": 3}
+    tower.configure_encoder_cuda_graph(graph_config(buckets=buckets, **entry))
+    tower.setup_attn_metadata(max_num_tokens=2048)
+    tower.capture_encoder_cuda_graphs(backend)
+    return tower, backend
+
+
+def test_each_form_runs_in_the_library_that_its_shape_has() -> None:
+    tower, backend = noting([(1024, 4), (2048, 4)])
+    assert backend.recorded == [
+        (2048, "usual"),
+        (1024, "usual"),
+        (1024, "other"),
+        (1032, "usual"),  # the other is for fewer
+    ]
+    lines = {line.num_tokens: line.variant for line in tower._report.buckets}
+    assert lines == {1024: "other", 2048: "usual"}
+    backend.ran.clear()
+    assert tower._runner.self_check(Bucket(1024, 4)) == []
+    assert backend.ran == [(1024, "other")]  # what is compared with is not the usual one either
+
+
+def test_each_shape_has_warm_ups_of_its_own_and_is_timed_with_the_same_work() -> None:
+    _, backend = noting([(512, 2), (2048, 4)])
+    forms = [(n, name) for n in (512, 520) for name in ("usual", "other")]
+    assert backend.recorded == [(2048, "usual"), *forms]
+    assert backend.runs == [3] * 5  # two, as one was eager, and what is recorded
+    # Then the time of attention is taken.
+    assert [n[:2] for n in backend.timed[:5]] == [(512, 512), *[(256, 256)] * 4]
 
 
 @pytest.mark.parametrize(
@@ -187,5 +281,9 @@ def test_the_choice_is_remembered() -> None:
     ],
 )
 def test_more_tokens_are_whole_merge_units(unit: int, tokens: int, roomier: int | None) -> None:
-    found = make_adapter(unit=unit).roomier(Bucket(tokens, 3, 64))
+    adapter = make_adapter(unit=unit)
+    found = adapter.roomier(Bucket(tokens, 3, 64))
     assert found == (None if roomier is None else Bucket(roomier, 3, 64))
+    # The longest segment stays what it was: attention is shaped for that.
+    found = adapter.roomier(Bucket(tokens, 3))
+    assert found == (None if roomier is None else Bucket(roomier, 3, tokens))

@@ -179,7 +179,7 @@ def test_only_a_choice_among_several_is_noted() -> None:
 def test_choices_are_remembered_for_the_same_encoder_and_device() -> None:
     first = VariantChoices("abc", search_seconds=10)
     assert first.candidates(BUCKET, FORMS) == FORMS
-    first.note(BUCKET, "other", 1.0)
+    first.note(BUCKET, FORMS, "other", 1.0)
     assert first.candidates(BUCKET, FORMS) == ("other",)
     first.save()
     again = VariantChoices("abc", search_seconds=0)
@@ -189,11 +189,25 @@ def test_choices_are_remembered_for_the_same_encoder_and_device() -> None:
     assert VariantChoices("xyz", search_seconds=10).candidates(BUCKET, FORMS) == FORMS
 
 
+def test_a_choice_among_few_is_none_among_more() -> None:
+    """With padding off, or a smaller largest bucket, there is one form less."""
+    more = (*FORMS, "usual, 72 tokens")
+    first = VariantChoices("abc", search_seconds=10)
+    first.note(BUCKET, FORMS, "other", 1.0)
+    assert first.candidates(BUCKET, more) == more
+    first.note(BUCKET, more, more[-1], 1.0)
+    assert first.candidates(BUCKET, FORMS) == ("other",)
+    first.save()
+    again = VariantChoices("abc", search_seconds=10)
+    assert again.candidates(BUCKET, more) == more[-1:]
+    assert again.candidates(BUCKET, FORMS) == ("other",)
+
+
 def test_search_stops_when_its_time_is_over() -> None:
     choices = VariantChoices("abc", search_seconds=1.0)
-    choices.note(Bucket(32, 4), "usual", 0.6)
+    choices.note(Bucket(32, 4), FORMS, "usual", 0.6)
     assert choices.candidates(BUCKET, FORMS) == FORMS
-    choices.note(BUCKET, "usual", 0.6)
+    choices.note(BUCKET, FORMS, "usual", 0.6)
     assert choices.candidates(Bucket(128, 4), FORMS) == ("usual",)
     assert VariantChoices("abc", search_seconds=0).candidates(BUCKET, FORMS) == ("usual",)
 
@@ -205,7 +219,9 @@ def test_a_replaced_bucket_is_remembered_with_what_replaces_it() -> None:
     first.note_replacement(BUCKET, larger)
     first.save()
     again = VariantChoices("abc", search_seconds=0.1)
-    again.note(Bucket(32, 4), "usual", 1.0)  # the time of a search is over, not what is known
+    again.note(
+        Bucket(32, 4), FORMS, "usual", 1.0
+    )  # the time of a search is over, not what is known
     assert again.replacement(BUCKET, [other, larger]) == larger
     assert again.replacement(BUCKET, [other]) is None
     assert again.replacement(Bucket(64, 5), [other, larger]) is None
@@ -217,7 +233,10 @@ def test_a_replaced_bucket_is_remembered_with_what_replaces_it() -> None:
     assert off.replacement(BUCKET, [larger]) is None
     assert VariantChoices("xyz", search_seconds=10).replacement(BUCKET, [larger]) is None
     content = json.loads((cache_dir() / "variants-abc.json").read_text())
-    assert content == {"32x4xNone": "usual", "replaced": {"64x4xNone": "96x4xNone"}}
+    assert content == {
+        "32x4xNone as usual | other": "usual",
+        "replaced": {"64x4xNone": "96x4xNone"},
+    }
     again.note_replacement(BUCKET, other)  # it was looked for again
     again.save()
     assert VariantChoices("abc", search_seconds=1).replacement(BUCKET, [other]) == other
@@ -246,7 +265,7 @@ def test_no_search_notes_no_replacement() -> None:
 
 def test_a_file_without_replacements_serves() -> None:
     cache_dir().mkdir(parents=True)
-    (cache_dir() / "variants-abc.json").write_text('{"64x4xNone": "other"}')
+    (cache_dir() / "variants-abc.json").write_text('{"64x4xNone as usual | other": "other"}')
     choices = VariantChoices("abc", search_seconds=10)
     assert choices.candidates(BUCKET, FORMS) == ("other",)
     assert choices.replacement(BUCKET, [Bucket(96, 4)]) is None
@@ -262,9 +281,9 @@ def test_a_broken_file_is_ignored(content: str, caplog: pytest.LogCaptureFixture
     assert choices.candidates(BUCKET, FORMS) == FORMS
     assert "ignoring" in caplog.text
     assert choices.replacement(BUCKET, [Bucket(96, 4)]) is None
-    choices.note(BUCKET, "other", 1.0)
+    choices.note(BUCKET, FORMS, "other", 1.0)
     choices.save()
-    assert json.loads(path.read_text()) == {"64x4xNone": "other"}
+    assert json.loads(path.read_text()) == {"64x4xNone as usual | other": "other"}
     assert list(cache_dir().iterdir()) == [path]
 
 
@@ -275,7 +294,7 @@ def test_a_folder_that_cannot_be_written_stops_nothing(
     monkeypatch.setenv("TRTLLM_EXT_CACHE_DIR", str(tmp_path / "file" / "below"))
     with caplog.at_level(logging.INFO):
         choices = VariantChoices("abc", search_seconds=10)
-        choices.note(BUCKET, "other", 1.0)
+        choices.note(BUCKET, FORMS, "other", 1.0)
         choices.save()
         (tmp_path / "file").unlink()
         choices.save()
@@ -387,7 +406,6 @@ def overtaken(
     """
     many = many or dict(buckets)
     runner: Any = SimpleNamespace(
-        adapter=SimpleNamespace(layout_of=lambda bucket, segments: segments),
         time_segments=lambda bucket, segments: many[bucket],
         choices=VariantChoices("abc", search_seconds=10),
     )
@@ -440,7 +458,6 @@ def test_many_segments_are_as_many_as_fit() -> None:
         return 1.0
 
     runner: Any = SimpleNamespace(
-        adapter=SimpleNamespace(layout_of=lambda bucket, segments: segments),
         time_segments=time_segments,
         choices=VariantChoices("abc", search_seconds=10),
     )

@@ -263,11 +263,29 @@ def test_gelu_where_it_ends(both: Any) -> None:
 
 
 @NUMPY_TALKS
-def test_gelu_of_what_is_not_finite(both: Any) -> None:
+@pytest.mark.parametrize("kind", activation.ACTIVATIONS)
+def test_activations_of_what_is_not_finite(both: Any, kind: str) -> None:
     """What fp16 could not hold stays what it is, and nothing hides a NaN."""
     x = torch.tensor([[float("inf"), float("nan"), 65504.0, -65504.0]])
-    reference, found = both(lambda: activation.activate_(x.clone(), "gelu"))
+    reference, found = both(lambda: activation.activate_(x.clone(), kind))
     torch.testing.assert_close(found, reference, rtol=0, atol=0, equal_nan=True)
+
+
+@NUMPY_TALKS
+def test_gelu_of_minus_infinity_is_nothing(both: Any) -> None:
+    """As of every number below -6; torch makes NaN of it."""
+    x = torch.full((1, 4), -float("inf"))
+    _, found = both(lambda: activation.activate_(x.clone(), "gelu"))
+    assert (found == 0).all()
+
+
+@OVERFLOWS
+@pytest.mark.parametrize("kind", ["gelu_pytorch_tanh", "silu"])
+def test_activations_where_they_end(both: Any, kind: str) -> None:
+    x = torch.linspace(-30, 30, 4096)[None]
+    _, found = both(lambda: activation.activate_(x.clone(), kind))
+    off = (found - activation.ACTIVATIONS[kind](x.double())).abs()
+    assert (off <= 1e-7 + 4e-7 * x.abs()).all()
 
 
 @OVERFLOWS
