@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 
-from .buckets import SLACK_SEGMENTS, Bucket, bounded, ladder, short_and_long
+from .buckets import SLACK_SEGMENTS, Bucket, bounded, ladder, short_and_long, with_more_room
 from .layout import AttentionLayout, EncoderItem, SegmentRun, joined_runs
 from .outputs import OutputBlock, output_blocks
 from .packed_placement import (
@@ -34,8 +34,6 @@ M = TypeVar("M")
 Tensors = dict[str, torch.Tensor]
 
 _MIN_SLACK_SEGMENT = 64
-_FEW_MORE = 8
-_ROWS_MATTER = range(257, 4097)  # tokens; fewer never, more hardly ever took less with more (H200)
 
 
 class EncoderGraphTensorSpec(NamedTuple):
@@ -112,10 +110,8 @@ class EncoderGraphIOAdapter(abc.ABC):
     def roomier(self, bucket: Bucket) -> Bucket | None:
         """A shape of a few more tokens that is worth trying in a bucket's place, if there is one.
 
-        Libraries choose kernels for matrix products by their rows, and not evenly: on an H200,
-        Qwen3-VL-8B takes 6 % less time for 1928 tokens than for 1920, and 13 % more for 1032 than
-        for 1024. The encoder's region then runs at that number of tokens; requests, packing and
-        reports know the bucket alone.
+        The encoder's region then runs at that number of tokens; requests, packing and reports know
+        the bucket alone.
         """
         return None
 
@@ -320,11 +316,7 @@ class PackedEncoderGraphIOAdapter(EncoderGraphIOAdapter):
 
     def roomier(self, bucket: Bucket) -> Bucket | None:
         """See the base class."""
-        if bucket.num_tokens not in _ROWS_MATTER:
-            return None
-        more = _FEW_MORE + -_FEW_MORE % self.unit
-        # No segment is longer than before: attention stays shaped for those of the bucket.
-        return Bucket(bucket.num_tokens + more, bucket.max_segments, bucket.longest_segment)
+        return with_more_room(bucket, unit=self.unit)
 
     def _slack_segment(self, bucket: Bucket) -> int:
         """Tokens of a slack piece: short, because attention in it is wasted work."""

@@ -14,6 +14,8 @@ _STEPS_PER_OCTAVE = 8  # above it; bounds the padding at 1/8 of the real tokens
 _FEW_SEGMENTS = 8
 _FEWEST_SEGMENTS = 4
 _EVEN_SEGMENT = 512  # tokens
+_MORE_TOKENS = 8
+_ROWS_MATTER = range(257, 4097)  # tokens; fewer never, more hardly ever took less with more (H200)
 SLACK_SEGMENTS = 4
 """Pieces that the slack of a bucket is cut into, at most."""
 
@@ -109,6 +111,26 @@ class Bucket(NamedTuple):
         if exact and load.num_tokens != self.num_tokens:
             return EagerReason.NO_EXACT_BUCKET
         return None
+
+
+def with_more_room(bucket: Bucket, *, unit: int) -> Bucket | None:
+    """A shape of 8 tokens more that may be faster than a bucket, where that happens.
+
+    Libraries choose kernels for matrix products by their rows, and not evenly: on an H200,
+    Qwen3-VL-8B takes 6 % less time for 1928 tokens than for 1920, and 13 % more for 1032 than for
+    1024.
+
+    Args:
+        bucket: The bucket.
+        unit: Rows that a merger joins into one.
+
+    Returns:
+        The shape, for segments no longer than the bucket's: attention stays shaped for those.
+    """
+    if bucket.num_tokens not in _ROWS_MATTER:
+        return None
+    more = _MORE_TOKENS + -_MORE_TOKENS % unit
+    return Bucket(bucket.num_tokens + more, bucket.max_segments, bucket.longest_segment)
 
 
 def ladder(
