@@ -172,6 +172,9 @@ def test_only_a_choice_among_several_is_noted() -> None:
     ):
         forms = {name: partial(made, backend, name) for name in backend.milliseconds}
         choices.capture(bucket, backend, forms)
+    choices.save()
+    content = json.loads((cache_dir() / "variants-abc.json").read_text())
+    assert content == {"64x4xNone as usual | other": "other"}
     assert choices.candidates(BUCKET, FORMS) == ("other",)
     assert choices.candidates(Bucket(32, 4), FORMS) == FORMS
 
