@@ -32,6 +32,7 @@ from .fakes import (
     WIDTH,
     FakeTower,
     SpyBackend,
+    captured_tower,
     close,
     make_adapter,
     make_item,
@@ -316,6 +317,13 @@ def test_warm_ups_have_short_segments_and_timings_fill_the_bucket_evenly():
     list(bench.runner.capture([Bucket(128, 1)]))
     eager = [("timed", None), ("ran", [128])]  # with metadata of its own
     assert seen == eager + [("ran", [64, 64])] * 2 + [("timed", [128])]
+
+
+@pytest.mark.parametrize(("padding", "tried"), [(True, [1024, 512, 520]), (False, [1024, 512])])
+def test_more_room_than_the_bucket_is_padding(padding, tried):
+    backend = SpyBackend(accelerated=True, times=lambda tokens: (1.0, 99.0))
+    captured_tower(1024, backend, buckets=[(512, 4), (1024, 4)], enable_padding=padding)
+    assert backend.captured == tried
 
 
 def test_a_layout_is_timed_in_the_graph():
