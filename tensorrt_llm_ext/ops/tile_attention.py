@@ -171,7 +171,7 @@ def attend_tiles(
         tiles,
         out,
         *sources,
-        *flat,
+        *flat[1:],
         *strides,
         out.stride(0),
         _LOG2_E / math.sqrt(size),
@@ -296,7 +296,6 @@ def _tile_kernel(
     k_rest,
     v_main,
     v_rest,
-    q,
     k,
     v,
     q_stride,
@@ -322,22 +321,17 @@ def _tile_kernel(
     if first < end:
         columns = tl.arange(0, MAIN)
         used = SIZE if SIZE < MAIN else MAIN
-        if BULK_QUERIES:
-            q_a = _load(q_main, q_stride, first, end, column, used, QUERIES, MAIN, True)
-            if SIZE < MAIN:
-                q_a = tl.where((columns < SIZE)[None, :], q_a, 0.0).to(q_a.dtype)
-        else:
-            q_a = _load(q, q_stride, first, end, column, used, QUERIES, MAIN, False)
+        q_a = _load(q_main, q_stride, first, end, column, used, QUERIES, MAIN, BULK_QUERIES)
+        if BULK_QUERIES and SIZE < MAIN:
+            q_a = tl.where((columns < SIZE)[None, :], q_a, 0.0).to(q_a.dtype)
         q_b = q_a
         rest = tl.zeros((QUERIES, 16), dtype=tl.float32)
         if REST > 0:
             rest_columns = tl.arange(0, REST)
             at, left = column + MAIN, SIZE - MAIN
+            q_b = _load(q_rest, q_stride, first, end, at, left, QUERIES, REST, BULK_QUERIES)
             if BULK_QUERIES:
-                q_b = _load(q_rest, q_stride, first, end, at, left, QUERIES, REST, True)
                 q_b = tl.where((rest_columns < left)[None, :], q_b, 0.0).to(q_b.dtype)
-            else:
-                q_b = _load(q, q_stride, first, end, at, left, QUERIES, REST, False)
             rest = tl.zeros((QUERIES, REST), dtype=tl.float32)
         largest = tl.full((QUERIES,), float("-inf"), dtype=tl.float32)
         total = tl.zeros((QUERIES,), dtype=tl.float32)
