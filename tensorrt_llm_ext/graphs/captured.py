@@ -10,8 +10,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
-from .adapter import Tensors
-from .backends import CapturedGraph
+from .adapter import EncoderGraphIOAdapter, EncoderMetadataProvider, Tensors
+from .backends import CapturedGraph, GraphBackend
 from .buckets import Bucket
 from .layout import AttentionLayout
 from .outputs import OutputBlock
@@ -21,6 +21,22 @@ Outputs = Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]]
 """Outputs of an encoder by name, all at once or one by one as they are ready."""
 
 EncoderFn = Callable[[Mapping[str, torch.Tensor], Any], Outputs]
+
+
+class EncoderParts(NamedTuple):
+    """What it takes to run an encoder on buffers, captured or not.
+
+    Attributes:
+        adapter: Shapes and buffers.
+        provider: Builds and refreshes the attention metadata.
+        backend: Records, replays and times.
+        encoder_fn: The encoder.
+    """
+
+    adapter: EncoderGraphIOAdapter
+    provider: EncoderMetadataProvider[Any]
+    backend: GraphBackend
+    encoder_fn: EncoderFn
 
 
 WORTH_EAGER = 0.98

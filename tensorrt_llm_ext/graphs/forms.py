@@ -8,10 +8,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from .adapter import EncoderGraphIOAdapter, EncoderMetadataProvider, Tensors
-from .backends import GraphBackend
+from .adapter import Tensors
 from .buckets import Bucket
-from .captured import EncoderFn, run_encoder
+from .captured import EncoderParts, run_encoder
 from .rehearsal import WarmUps, form_of
 from .variants import Form
 
@@ -38,10 +37,7 @@ class BucketForms:
     def __init__(
         self,
         bucket: Bucket,
-        adapter: EncoderGraphIOAdapter,
-        provider: EncoderMetadataProvider[Any],
-        backend: GraphBackend,
-        encoder_fn: EncoderFn,
+        parts: EncoderParts,
         arenas: tuple[Tensors, Tensors],
         warm_ups: WarmUps,
         most_tokens: int,
@@ -50,37 +46,30 @@ class BucketForms:
 
         Args:
             bucket: What is to be captured.
-            adapter: Shapes and buffers.
-            provider: Builds the attention metadata.
-            backend: Records and times.
-            encoder_fn: The encoder.
+            parts: Of the encoder.
             arenas: Static inputs and outputs of the largest bucket.
             warm_ups: What has run before.
             most_tokens: Of a shape with more room; 0: there is none.
         """
         self._bucket = bucket
-        self._adapter = adapter
-        self._provider = provider
-        self._backend = backend
-        self._encoder_fn = encoder_fn
+        self._parts = parts
         self._arenas = arenas
         self._warm_ups = warm_ups
-        more = adapter.roomier(bucket) if backend.accelerated else None
-        self.shapes: tuple[Bucket, ...] = (bucket,)
+        more = parts.adapter.roomier(bucket) if parts.backend.accelerated else None
+        self._shapes: tuple[Bucket, ...] = (bucket,)
         if more is not None and more.num_tokens <= most_tokens:
-            self.shapes += (more,)
+            self._shapes += (more,)
         self._sites: dict[Bucket, Site] = {}
 
     def makers(self) -> dict[str, Callable[[], Form]]:
         """Makes each form by name, the usual one first."""
-        return {
-            f"{variant}{self._more(shape)}": partial(self._form, shape, variant)
-            for shape in self.shapes
-            for variant in self._backend.variants(shape.num_tokens)
-        }
-
-    def _more(self, shape: Bucket) -> str:
-        return "" if shape == self._bucket else f", {shape.num_tokens} tokens"
+        makers: dict[str, Callable[[], Form]] = {}
+        for shape in self._shapes:
+            more = "" if shape == self._bucket else f", {shape.num_tokens} tokens"
+            for variant in self._parts.backend.variants(shape.num_tokens):
+                name = f"{variant}{more}"
+                makers[name] = partial(self._form, name, shape, variant)
+        return makers
 
     def site(self, shape: Bucket) -> Site:
         """Where one of the shapes runs, laid out when it is first asked for."""
@@ -89,21 +78,21 @@ class BucketForms:
         return self._sites[shape]
 
     def _lay_out(self, shape: Bucket) -> Site:
-        adapter, (inputs, outputs) = self._adapter, self._arenas
-        metadata = self._provider.build(shape, adapter.num_segment_slots(shape))
-        self._provider.refresh_in_place(metadata, adapter.layout_of(shape))
+        (adapter, provider, *_), (inputs, outputs) = self._parts, self._arenas
+        metadata = provider.build(shape, adapter.num_segment_slots(shape))
+        provider.refresh_in_place(metadata, adapter.layout_of(shape))
         views = adapter.view_inputs(inputs, shape)
         return Site(shape, views, adapter.view_outputs(outputs, shape.num_tokens), metadata)
 
-    def _form(self, shape: Bucket, variant: str) -> Form:
+    def _form(self, name: str, shape: Bucket, variant: str) -> Form:
         _, inputs, outputs, metadata = self.site(shape)
-        backend, encoder_fn = self._backend, self._encoder_fn
+        adapter, provider, backend, encoder_fn = self._parts
 
         def region() -> None:
             with backend.in_variant(variant):
                 run_encoder(encoder_fn, inputs, metadata, into=outputs)
 
-        full = self._adapter.layout_of(shape, self._bucket.even_segments)
+        full = adapter.layout_of(shape, self._bucket.even_segments)
         due = partial(self._warm_ups.due, shape.num_tokens, form_of(metadata), variant)
-        fill = partial(self._provider.refresh_in_place, metadata, full)
-        return Form(f"{variant}{self._more(shape)}", shape, region, due, fill)
+        fill = partial(provider.refresh_in_place, metadata, full)
+        return Form(name, shape, region, due, fill)

@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 
-from .adapter import EncoderGraphIOAdapter, EncoderMetadataProvider, Tensors
-from .backends import GraphBackend
+from .adapter import Tensors
 from .buckets import Bucket
-from .captured import EncoderFn, run_encoder
+from .captured import EncoderParts, run_encoder
 from .layout import AttentionLayout
 
 
@@ -59,10 +58,7 @@ class WarmUps:
 
 def rehearse(
     buckets: Iterable[Bucket],
-    adapter: EncoderGraphIOAdapter,
-    provider: EncoderMetadataProvider[Any],
-    backend: GraphBackend,
-    encoder_fn: EncoderFn,
+    parts: EncoderParts,
     eager_metadata: Callable[[AttentionLayout], Any] | None,
     device: torch.device,
 ) -> None:
@@ -74,13 +70,11 @@ def rehearse(
 
     Args:
         buckets: The buckets; the largest of a form is the one.
-        adapter: Shapes and buffers.
-        provider: Builds the attention metadata, which has forms of its own.
-        backend: Runs them.
-        encoder_fn: The encoder.
+        parts: Of the encoder; its metadata have forms of their own.
         eager_metadata: Attention layout -> metadata of an eager run; None for no such run.
         device: Where the buffers live.
     """
+    adapter, provider, backend, encoder_fn = parts
     seen: set[object] = set()
     inputs: Tensors | None = None
     for bucket in sorted(buckets, reverse=True):

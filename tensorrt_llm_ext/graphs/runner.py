@@ -17,6 +17,7 @@ from .captured import (
     CapturedBucket,
     CaptureTimes,
     EncoderFn,
+    EncoderParts,
     addresses_of,
     run_encoder,
     storage_bytes,
@@ -70,11 +71,7 @@ class MultimodalEncoderGraphRunner(Generic[M]):
             warmup_steps: Runs before a capture, see ``rehearsal.WarmUps``.
             enable_padding: Off: a step is replayed only at exactly its bucket's tokens.
         """
-        self._parts = adapter, metadata_provider, backend, encoder_fn
-        self._encoder_fn = encoder_fn
-        self._provider = metadata_provider
-        self.adapter = adapter
-        self._backend = backend
+        self._parts = EncoderParts(adapter, metadata_provider, backend, encoder_fn)
         self._device = device
         self._eager_metadata = eager_metadata
         self.choices = choices
@@ -86,6 +83,11 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         self._arena_tokens = 0
         self._captured: dict[Bucket, CapturedBucket[M]] = {}
         self._last_eager: tuple[tuple[int, AttentionLayout], float] | None = None  # and its ms
+
+    @property
+    def adapter(self) -> EncoderGraphIOAdapter:
+        """Shapes, buffers, padding and copying."""
+        return self._parts.adapter
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
@@ -132,10 +134,10 @@ class MultimodalEncoderGraphRunner(Generic[M]):
     def rehearse(self, buckets: Iterable[Bucket], *, eager: bool = True) -> None:
         """Runs a bucket of each form once, and eager ones if so, see ``rehearsal.rehearse``."""
         with plain_mode(self._device):
-            rehearse(buckets, *self._parts, self._eager_metadata if eager else None, self._device)
+            rehearse(buckets, self._parts, self._eager_metadata if eager else None, self._device)
 
     def _capture_one(self, bucket: Bucket) -> CaptureTimes:
-        adapter, backend = self.adapter, self._backend
+        adapter, provider, backend, encoder_fn = self._parts
         if not self._inputs:
             self._arena_tokens = bucket.num_tokens  # the largest comes first
             self._inputs = adapter.allocate_inputs(bucket.num_tokens, self._device)
@@ -144,20 +146,19 @@ class MultimodalEncoderGraphRunner(Generic[M]):
         inputs = adapter.view_inputs(self._inputs, bucket)
 
         def eager() -> None:
-            run_encoder(self._encoder_fn, inputs, self._eager_metadata(full))
+            run_encoder(encoder_fn, inputs, self._eager_metadata(full))
 
         arenas, most = (self._inputs, self._outputs), 0 if self._exact else self._arena_tokens
-        forms = BucketForms(bucket, *self._parts, arenas, self._warm_ups, most)
+        forms = BucketForms(bucket, self._parts, arenas, self._warm_ups, most)
         run, last = (bucket.num_tokens, full), self._last_eager
         known = last[1] if last and last[0] == run else None  # of a twin for other segments
         eager_ms = backend.time_ms(eager, repeats=1) if known is None else known
         best = self.choices.capture(bucket, backend, forms.makers())
         site = forms.site(best.form.shape)
-        addresses = addresses_of(site.metadata, self._provider.graph_critical_attrs)
-        captured = CapturedBucket(
+        addresses = addresses_of(site.metadata, provider.graph_critical_attrs)
+        self._captured[bucket] = CapturedBucket(
             best.graph, best.form.region, **site._asdict(), addresses=addresses
         )
-        self._captured[bucket] = captured
         again = eager if known is None else None
         times = settle(backend, best.graph.replay, again, (best.replay_ms, eager_ms))
         self._last_eager = run, times[1]
@@ -165,16 +166,16 @@ class MultimodalEncoderGraphRunner(Generic[M]):
 
     def self_check(self, bucket: Bucket) -> list[str]:
         """Outputs of a bucket whose replay on random inputs is not the eager run's, bit for bit."""
-        with self._backend.session(), plain_mode(self._device):
+        with self._parts.backend.session(), plain_mode(self._device):
             return self._captured[bucket].differs_from_eager()
 
     def time_segments(self, bucket: Bucket, segments: tuple[int, ...]) -> float:
         """Milliseconds of a replay of a bucket that holds segments of these lengths."""
         captured = self._captured[bucket]
         layout = self.adapter.layout_of(captured.shape, segments)
-        with self._backend.session(), plain_mode(self._device):
-            captured.refresh(layout, self._provider.refresh_in_place)
-            return self._backend.time_ms(captured.graph.replay, repeats=TIMED_RUNS)
+        with self._parts.backend.session(), plain_mode(self._device):
+            captured.refresh(layout, self._parts.provider.refresh_in_place)
+            return self._parts.backend.time_ms(captured.graph.replay, repeats=TIMED_RUNS)
 
     def drop(self, bucket: Bucket) -> None:
         """Gives up one bucket, which nothing replays yet."""
@@ -227,11 +228,11 @@ class MultimodalEncoderGraphRunner(Generic[M]):
             raise self._not_captured(bucket)
         with (
             profiler_range(self._device, prepared.label),
-            self._backend.session(),
+            self._parts.backend.session(),
             plain_mode(self._device),
         ):
             self._held.stage(prepared.placement, captured.shape.num_tokens, items)
-            captured.refresh(prepared.attention, self._provider.refresh_in_place)
+            captured.refresh(prepared.attention, self._parts.provider.refresh_in_place)
             (captured.body if uncaptured else captured.graph.replay)()
             prepared.collect(sinks())
 
@@ -241,8 +242,8 @@ class MultimodalEncoderGraphRunner(Generic[M]):
 
     def release(self) -> None:
         """Gives graphs and buffers back; does nothing the second time."""
-        with self._backend.session():
-            self._backend.synchronize()  # a replay in flight still uses what goes now
+        with self._parts.backend.session():
+            self._parts.backend.synchronize()  # a replay in flight still uses what goes now
             for captured in self._captured.values():
                 captured.graph.reset()
             self._captured.clear()

@@ -206,13 +206,13 @@ def test_failure_between_staging_and_replay(where, monkeypatch):
     if where == "stage":
         monkeypatch.setattr(tower._adapter._layout_parts, "rows", fail)
     elif where == "refresh":
-        refresh = tower._runner._provider.refresh_in_place
+        refresh = tower._runner._parts.provider.refresh_in_place
 
         def half(metadata: Any, lengths: Any) -> None:
             refresh(metadata, lengths)
             raise FailsError
 
-        monkeypatch.setattr(tower._runner._provider, "refresh_in_place", half)
+        monkeypatch.setattr(tower._runner._parts.provider, "refresh_in_place", half)
     elif where == "replay":
         monkeypatch.setattr(captured.graph, "replay", fail)
     else:
